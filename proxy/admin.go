@@ -3,9 +3,7 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/stet-go/stet/dashboard"
@@ -14,44 +12,27 @@ import (
 
 // Admin is the listener for operators.
 type Admin struct {
-	// Listen is its address, or "off". Default DefaultAdmin.
-	Listen string `yaml:"listen"`
-	// TLS is how it listens with TLS. Default: without.
-	TLS *TLS `yaml:"tls"`
-	// Tokens are bearer tokens; a request must have one of them. They may be left out on
-	// the loopback interface, where operations can then be looked at only. /healthz and
-	// /readyz need no token. Proxy.Reload replaces the tokens.
-	Tokens []AdminToken `yaml:"tokens" flag:"-"`
-	// Token is one more token, named dashboard.DefaultTokenName, that may make changes.
-	Token string `yaml:"token" flag:"-"`
-	// TokenFile is a file with that token, instead of it.
-	TokenFile string `yaml:"token_file"`
-	// Audit is a file to which each change by an operator, and each look at a result, is
-	// appended as a line of JSON. Default: the log.
-	Audit string `yaml:"audit"`
+	Listen    string       `yaml:"listen"`
+	TLS       *TLS         `yaml:"tls"`
+	Tokens    []AdminToken `yaml:"tokens" flag:"-"`
+	Token     string       `yaml:"token" flag:"-"`
+	TokenFile string       `yaml:"token_file"`
+	Audit     string       `yaml:"audit"`
 }
 
 // AdminToken is a bearer token of one operator or program.
 type AdminToken struct {
-	// Name says in the audit who used the token.
-	Name string `yaml:"name"`
-	// May is "look" (default) for records and metrics, or "change" for changes and
-	// stored results too.
-	May string `yaml:"may" oneof:"look change"`
-	// Token has dashboard.MinToken bytes or more.
-	Token string `yaml:"token"`
-	// TokenFile is a file with the token, instead of it.
+	Name      string `yaml:"name"`
+	May       string `yaml:"may" oneof:"look change"`
+	Token     string `yaml:"token"`
 	TokenFile string `yaml:"token_file"`
 }
 
 // check returns the tokens, of which there may be none.
 func (a Admin) check() (tokens []dashboard.Token, err error) {
-	bad := func(err error, path ...any) ([]dashboard.Token, error) {
-		return nil, &misplaced{append([]any{"admin"}, path...), err}
-	}
 	secret, field, err := readToken(a.Token, a.TokenFile)
 	if err != nil {
-		return bad(err, field)
+		return nil, under(err, field)
 	}
 	if secret != "" {
 		tokens = append(tokens, dashboard.Token{Name: dashboard.DefaultTokenName, Secret: secret, Change: true})
@@ -62,21 +43,16 @@ func (a Admin) check() (tokens []dashboard.Token, err error) {
 			err = fmt.Errorf("required: the token of %q, or token_file", t.Name)
 		}
 		if err != nil {
-			return bad(err, "tokens", i, field)
-		}
-		switch t.May {
-		case "", "look", "change":
-		default:
-			return bad(fmt.Errorf("%q is neither look nor change", t.May), "tokens", i, "may")
+			return nil, under(err, "tokens", i, field)
 		}
 		tokens = append(tokens, dashboard.Token{Name: t.Name, Secret: secret, Change: t.May == "change"})
 		if err := dashboard.CheckTokens(tokens); err != nil {
-			return bad(err, "tokens", i)
+			return nil, under(err, "tokens", i)
 		}
 	}
 	if a.TLS != nil {
 		if _, err := a.TLS.Config(); err != nil {
-			return nil, under(err, "admin", "tls")
+			return nil, under(err, "tls")
 		}
 	}
 	listen := cmp.Or(a.Listen, DefaultAdmin)
@@ -85,10 +61,10 @@ func (a Admin) check() (tokens []dashboard.Token, err error) {
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return bad(fmt.Errorf(`%q is no address: host:port, or "off"`, listen), "listen")
+		return nil, under(fmt.Errorf(`%q is no address: host:port, or "off"`, listen), "listen")
 	}
 	if len(tokens) == 0 && !admin.LoopbackName(host) {
-		return bad(fmt.Errorf("required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen), "token")
+		return nil, under(fmt.Errorf("required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen), "token")
 	}
 	return tokens, nil
 }
@@ -102,12 +78,7 @@ func readToken(token, file string) (secret, field string, err error) {
 		if token != "" {
 			return "", field, fmt.Errorf("there is a token, too; leave one of them out")
 		}
-		f, err := os.Open(file)
-		if err != nil {
-			return "", field, err
-		}
-		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+		text, err := readFile(file)
 		if err != nil {
 			return "", field, err
 		}

@@ -24,80 +24,45 @@ import (
 // DefaultStatus is where the states of accepted operations are served.
 const DefaultStatus = "/operations/"
 
-// Async has a route's requests accepted, with 202 and the URL of a status, and sent to the
-// service later, by a worker: see Parts.
+// Async accepts a route's requests with 202 and the URL of a status. A worker sends them to
+// the service later: see Parts.
 type Async struct {
-	// Status is the path below which the states of its operations are served, to their
-	// scope: it ends with a slash. Other paths below it go to the service. Default
-	// DefaultStatus. Routes with another scope, or other rules for keys, need another one.
-	Status string `yaml:"status"`
-	// NoCancel refuses callers' requests to cancel.
-	NoCancel bool `yaml:"no_cancel"`
-	// Running says what a retry gets while the operation has not ended: "accepted", which
-	// is the default, for the 202 again, or "conflict" for 409.
-	Running string `yaml:"running"`
-	// RepeatAcceptance answers with the 202 also once the operation has ended. By default
-	// a retry gets the outcome then: the response of the service.
-	RepeatAcceptance bool `yaml:"repeat_acceptance"`
-	// RetryAfter is when to ask again for an operation that has not ended. Default
-	// stethttp.DefaultRetryAfter.
-	RetryAfter Duration `yaml:"retry_after"`
-	// Wait is how long a request waits for the outcome if it has no preference of its own
-	// (RFC 7240). Default 0.
-	Wait Duration `yaml:"wait"`
-	// Headers are fields of the request that the service gets, beside those that say what
-	// its content is, Accept, Accept-Language, User-Agent, and the one that the scope is
-	// read from. They are kept with the operation; Authorization and Cookie are only if
-	// they are named.
-	Headers []string `yaml:"headers"`
+	Status           string   `yaml:"status"`
+	NoCancel         bool     `yaml:"no_cancel"`
+	Running          string   `yaml:"running" oneof:"accepted conflict"`
+	RepeatAcceptance bool     `yaml:"repeat_acceptance"`
+	RetryAfter       Duration `yaml:"retry_after"`
+	Wait             Duration `yaml:"wait"`
+	Headers          []string `yaml:"headers"`
 
-	// Repeatable says that the service may get an operation again although it may have
-	// executed it: because it recognises HeaderOperation, or doing it twice has one
-	// effect. By default that is so with settles: service only; else an operation whose
-	// response broke off is unknown until it was verified.
-	Repeatable bool `yaml:"repeatable"`
-	// Concurrency is how many operations of the route a process has at the service at a
-	// time. Default stetwork.DefaultConcurrency.
-	Concurrency int `yaml:"concurrency"`
-	// MaxAttempts is how often an operation is sent, where it can be sent again. While the
-	// service cannot be reached, nothing counts. Default stetwork.DefaultMaxAttempts.
-	MaxAttempts int `yaml:"max_attempts"`
-	// MinBackoff and MaxBackoff bound the wait before it is sent again, which doubles, and
-	// is shorter at random; a longer Retry-After of the service is heeded. Defaults
-	// stetwork.MinBackoff and stetwork.MaxBackoff.
-	MinBackoff Duration `yaml:"min_backoff"`
-	MaxBackoff Duration `yaml:"max_backoff"`
+	Repeatable  bool     `yaml:"repeatable"`
+	Concurrency int      `yaml:"concurrency"`
+	MaxAttempts int      `yaml:"max_attempts"`
+	MinBackoff  Duration `yaml:"min_backoff"`
+	MaxBackoff  Duration `yaml:"max_backoff"`
 }
 
 // What Config.Worker and Async.Running can say.
 const (
-	workerInside    = "inside"
 	workerElsewhere = "elsewhere"
-	runningAccepted = "accepted"
 	runningConflict = "conflict"
 )
 
-// maxKeptHead bounds what is kept of a request beside its content, in bytes.
+// maxKeptHead is the limit of a stored request without its content, in bytes.
 const maxKeptHead = 32 << 10
 
 func (a *Async) status() string { return cmp.Or(a.Status, DefaultStatus) }
 
-// options are those of the middleware that accepts.
 func (a *Async) options() stethttp.AsyncOptions {
 	return stethttp.AsyncOptions{StatusURL: a.status(), Wait: time.Duration(a.Wait), RepeatAcceptance: a.RepeatAcceptance, Conflict: a.Running == runningConflict,
 		RetryAfter: time.Duration(a.RetryAfter)}
 }
 
-// check finds out what is wrong.
 func (a *Async) check(r *Route) error {
-	bad := func(field, format string, args ...any) error {
-		return &misplaced{[]any{"async", field}, fmt.Errorf(format, args...)}
-	}
+	bad := func(field, format string, args ...any) error { return under(at(field, format, args...), "async") }
 	switch {
 	case !strings.HasPrefix(a.status(), "/") || !strings.HasSuffix(a.status(), "/") || !plainPath(a.status()):
 		return bad("status", "%q is no path that begins and ends with a slash and needs no encoding", a.Status)
-	case !slices.Contains([]string{"", runningAccepted, runningConflict}, a.Running):
-		return bad("running", "%q is neither %s nor %s", a.Running, runningAccepted, runningConflict)
 	case a.RepeatAcceptance && a.Running == runningConflict:
 		return bad("repeat_acceptance", "it contradicts running: conflict; a retry gets the 202 again, or it does not")
 	case a.Wait < 0 || time.Duration(a.Wait) > store.MaxWait:
@@ -107,10 +72,6 @@ func (a *Async) check(r *Route) error {
 	case slices.ContainsFunc(a.Headers, unkeepable):
 		name := a.Headers[slices.IndexFunc(a.Headers, unkeepable)]
 		return bad("headers", "%q is no name of a field that can be kept: the host and what says how long the content is are sent in any case, fields of the connection and Stet- ones are not", name)
-	case a.Concurrency < 0:
-		return bad("concurrency", "%d is negative", a.Concurrency)
-	case a.MaxAttempts < 0:
-		return bad("max_attempts", "%d is negative; leave it out for %d", a.MaxAttempts, stetwork.DefaultMaxAttempts)
 	case a.MinBackoff < 0 || a.maxBackoff() < a.minBackoff() || a.maxBackoff() > store.MaxDelay:
 		return bad("max_backoff", "from %v to %v is no range of waits of at most %v", a.minBackoff(), a.maxBackoff(), store.MaxDelay)
 	case r.Pass:
@@ -129,16 +90,16 @@ func (a *Async) check(r *Route) error {
 	return nil
 }
 
-// plainPath reports whether a path that ends with a slash is written in one way only, so that
-// clients ask for what they are told.
+// plainPath reports whether a path that ends with a slash has one spelling, so that clients
+// request the path that they received.
 func plainPath(p string) bool {
 	return strings.TrimSuffix(path.Clean(p), "/")+"/" == p && (&url.URL{Path: p}).EscapedPath() == p && !strings.ContainsAny(p, "?#{}%")
 }
 
-// unkeepable reports whether a field cannot be kept for the service.
+// unkeepable reports whether a field cannot be stored for the service.
 func unkeepable(name string) bool {
 	v := asVariable(name)
-	return name == "" || strings.ContainsAny(name, " \t:,;\"()<>@/[]?={}\\") || strings.HasPrefix(v, "STET_") ||
+	return !isToken(name) || strings.HasPrefix(v, "STET_") ||
 		slices.Contains([]string{"CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "PROXY_CONNECTION", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE"}, v)
 }
 
@@ -150,7 +111,7 @@ func (a *Async) maxBackoff() time.Duration {
 	return cmp.Or(time.Duration(a.MaxBackoff), max(stetwork.MaxBackoff, a.minBackoff()))
 }
 
-// kept are the fields of requests that are kept, in canonical form.
+// kept returns the fields of requests that are stored, in canonical form.
 func (c *Config) kept(r *Route) []string {
 	all := []string{"Accept", "Accept-Language", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Digest", "Content-Digest", "Repr-Digest", "User-Agent"}
 	if c.Forwarded {
@@ -162,7 +123,7 @@ func (c *Config) kept(r *Route) []string {
 	return all
 }
 
-// named are the headers that a scope names, which have no credentials.
+// named returns the headers of a scope that have no credentials.
 func (s *Scope) named() (all []string) {
 	if s.Header != "" && !strings.EqualFold(s.Header, "Authorization") && !strings.EqualFold(s.Header, "Cookie") {
 		all = append(all, s.Header)
@@ -173,8 +134,8 @@ func (s *Scope) named() (all []string) {
 	return all
 }
 
-// pack makes a request what a worker is given.
-func (e *errand) pack() ([]byte, error) {
+// pack encodes a job as the payload of an operation.
+func (e *job) pack() ([]byte, error) {
 	head, err := json.Marshal(e.written(widened))
 	if err != nil {
 		return nil, err
@@ -185,10 +146,10 @@ func (e *errand) pack() ([]byte, error) {
 	return append(append(head, '\n'), e.Body...), nil
 }
 
-// unpackErrand undoes pack.
-func unpackErrand(b []byte) (*errand, error) {
+// unpackJob reverses pack.
+func unpackJob(b []byte) (*job, error) {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
-	e := &errand{}
+	e := &job{}
 	if err := json.Unmarshal(head, e); err != nil || !ok {
 		return nil, errors.New("proxy: the operation was accepted by something else than stet proxy")
 	}
@@ -197,8 +158,8 @@ func unpackErrand(b []byte) (*errand, error) {
 	return e, nil
 }
 
-// written is the errand with its texts written in another way.
-func (e *errand) written(as func(string) string) *errand {
+// written returns the job with its texts converted.
+func (e *job) written(as func(string) string) *job {
 	other := *e
 	other.Target, other.Header = as(e.Target), make(http.Header, len(e.Header))
 	for name, values := range e.Header {
@@ -209,8 +170,8 @@ func (e *errand) written(as func(string) string) *errand {
 	return &other
 }
 
-// widened makes a character of each byte: a target or a field can have any, and JSON
-// replaces what is no UTF-8.
+// widened converts each byte to a character. A target or a field can have any byte, and JSON
+// replaces bytes that are not UTF-8.
 func widened(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -219,7 +180,7 @@ func widened(s string) string {
 	return b.String()
 }
 
-// narrowed undoes widened.
+// narrowed reverses widened.
 func narrowed(s string) string {
 	b := make([]byte, 0, len(s))
 	for _, r := range s {
@@ -237,7 +198,6 @@ type accepting struct {
 	kept    []string
 }
 
-// newAccepting returns the handler that accepts a route's requests.
 func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget) (*accepting, error) {
 	o := cr.Async.options()
 	o.RetryAfter = cmp.Or(o.RetryAfter, time.Duration(c.RetryAfter))
@@ -251,7 +211,7 @@ func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget
 	return a, nil
 }
 
-// affordance is the place in the budget that a request has taken.
+// affordance is the place of a request in the budget.
 type affordance struct {
 	giveBack func()
 	used     bool
@@ -270,21 +230,21 @@ func (a *accepting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), affordKey{}, place)))
 }
 
-// accepted is called when an operation was accepted.
+// accepted is called after an operation was accepted.
 func accepted(r *http.Request, st stet.Status) {
 	place, _ := r.Context().Value(affordKey{}).(*affordance)
 	place.used = place.used || st.New
 }
 
-// prepare makes the work of a request.
+// prepare returns the work of a request.
 func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
-	told := visitOf(r.Context()).manner
+	problems := stateOf(r.Context()).manner
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		told.refuse(w, &upstreamUnreachable) // it was read before: it is in memory
+		problems.refuse(w, &upstreamUnreachable) // it is in memory
 		return stet.Work{}, false
 	}
-	e := &errand{Method: r.Method, Target: visitOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
+	e := &job{Method: r.Method, Target: stateOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
 	for _, name := range a.kept {
 		if values, ok := r.Header[name]; ok {
 			e.Header[name] = values
@@ -293,36 +253,36 @@ func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, 
 	stripClient(e.Header)
 	payload, err := e.pack()
 	if err != nil || len(payload) > store.MaxWork {
-		told.refuse(w, &tooLargeToAccept)
+		problems.refuse(w, &tooLargeToAccept)
 		return stet.Work{}, false
 	}
 	place, _ := r.Context().Value(affordKey{}).(*affordance)
-	place.giveBack() // of an earlier round
+	place.giveBack() // of an earlier call
 	place.giveBack = func() {}
 	if a.budget == nil {
 		return stet.Work{Payload: payload}, true
 	}
-	scope, _ := a.scope(r) // it was found before
+	scope, _ := a.scope(r) // it exists: the middleware has read it
 	giveBack, after := a.budget.take(store.DigestScope("", scope))
 	if giveBack == nil {
 		c := tooManyOperations
 		c.retryAfter = after
-		told.refuse(w, &c)
+		problems.refuse(w, &c)
 		return stet.Work{}, false
 	}
 	place.giveBack = giveBack
 	return stet.Work{Payload: payload}, true
 }
 
-// statusPage serves the states of the operations of some routes.
+// statusPage serves the states of operations of one or more routes.
 type statusPage struct {
 	path     string
 	noCancel bool
 	handler  http.Handler
-	reports  http.Handler // of the service, which says how far it is; it is no caller
+	reports  http.Handler // of the service, about its progress: it is no caller
 }
 
-// is reports whether a request is for the page.
+// is reports whether the page serves a request.
 func (s *statusPage) is(r *http.Request) bool {
 	last, ok := strings.CutPrefix(r.URL.Path, s.path)
 	if !ok || last == "" || r.URL.RawPath != "" {
@@ -336,7 +296,7 @@ func (s *statusPage) is(r *http.Request) bool {
 func (s *statusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.noCancel && r.Method == http.MethodDelete {
 		w.Header().Set("Allow", "GET, HEAD, PATCH")
-		visitOf(r.Context()).manner.refuse(w, &cancelRefused)
+		stateOf(r.Context()).manner.refuse(w, &cancelRefused)
 		return
 	}
 	if r.Method == http.MethodPatch {

@@ -448,7 +448,7 @@ func TestWhatAcceptsRefusesWrongConfigurations(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"status":     {"routes: [{path: /a, async: {status: operations}}]", "routes[0].async.status"},
 		"pattern":    {"routes: [{path: /a, async: {status: '/o/{id}/'}}]", "routes[0].async.status"},
-		"running":    {"routes: [{path: /a, async: {running: maybe}}]", "neither accepted nor conflict"},
+		"running":    {"routes: [{path: /a, async: {running: maybe}}]", "none of accepted and conflict"},
 		"both":       {"routes: [{path: /a, async: {running: conflict, repeat_acceptance: true}}]", "contradicts"},
 		"backoff":    {"routes: [{path: /a, async: {min_backoff: 2s, max_backoff: 1s}}]", "no range"},
 		"attempts":   {"routes: [{path: /a, async: {max_attempts: -1}}]", "negative"},
@@ -466,7 +466,7 @@ func TestWhatAcceptsRefusesWrongConfigurations(t *testing.T) {
 		"connection": {"routes: [{path: /a, async: {headers: [connection]}}]", "routes[0].async.headers"},
 		"own header": {"routes: [{path: /a, async: {headers: [stet-scope]}}]", "routes[0].async.headers"},
 		"drain":      {"drain: 1m\nroutes: [{path: /a, timeout: 2m, async: {}}]", "shorter than the timeout"},
-		"worker":     {"worker: nowhere\nroutes: [{path: /a, async: {}}]", "neither inside nor elsewhere"},
+		"worker":     {"worker: nowhere\nroutes: [{path: /a, async: {}}]", "none of inside and elsewhere"},
 		"memory":     {"worker: elsewhere\nstore: memory\nroutes: [{path: /a, async: {}}]", "memory"},
 	} {
 		parsed, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(base+c.yaml+"\n")), func(string) (string, bool) { return "", false })

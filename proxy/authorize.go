@@ -17,20 +17,11 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Authorize names a URL that decides whether a request may be answered, before anything
-// is said about its key. Without it a stored response is returned without asking the
-// service, which alone knows whether credentials are still valid. Every protected
-// request with a key is checked, also the first, so a refused one leaves no record and
-// uploads nothing.
+// Authorize names a URL that decides whether a request is answered. It is called before the
+// key is read, so a refused request leaves no record. Without it a stored response is also
+// returned for credentials that the service no longer accepts.
 type Authorize struct {
-	// URL is requested with GET; one that begins with a slash is a path of the upstream.
-	// That request has the client's header, without the key and the fields of its
-	// content, and X-Original-Method, X-Original-URI and HeaderScope. After a 2xx the
-	// client's request goes on. A 401 or 403 is returned to the client, with its
-	// content. After any other answer, or none in time, the client gets 503 (problem
-	// authorization-unavailable), and nothing is executed or replayed.
-	URL string `yaml:"url"`
-	// Timeout bounds one request. Default 5 s.
+	URL     string   `yaml:"url"`
 	Timeout Duration `yaml:"timeout"`
 }
 
@@ -39,7 +30,7 @@ const (
 	maxRefusal              = 64 << 10 // bytes of the content of a 401 or 403
 )
 
-// sideURL returns a URL that the configuration names beside the upstream's.
+// sideURL returns a URL of the configuration other than the upstream's.
 func sideURL(raw string, upstream *url.URL) (*url.URL, error) {
 	ref, err := url.Parse(raw)
 	if err != nil || raw == "" {
@@ -52,7 +43,7 @@ func sideURL(raw string, upstream *url.URL) (*url.URL, error) {
 	return u, nil
 }
 
-// sideClient returns a client for such a URL, which follows no redirects.
+// sideClient returns a client for a sideURL. It follows no redirects.
 func sideClient(u, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) *http.Client {
 	c := &http.Client{Transport: elsewhere, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if u.Scheme == upstream.Scheme && u.Host == upstream.Host {
@@ -61,8 +52,7 @@ func sideClient(u, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) *
 	return c
 }
 
-// authorize returns the Authorize of a route, or that of the configuration; nil if
-// there is none.
+// authorize returns the Authorize of a route, else that of the configuration, else nil.
 func (c *Config) authorize(r *Route) *Authorize {
 	if r.Authorize != nil {
 		return r.Authorize
@@ -70,24 +60,24 @@ func (c *Config) authorize(r *Route) *Authorize {
 	return c.Authorize
 }
 
-// doorkeeper asks about requests before they go on to next.
-type doorkeeper struct {
+// authorizer sends requests to next if the authorization URL allows them.
+type authorizer struct {
 	url       *url.URL
-	sameHost  bool // it is asked under the name that the request was sent to
+	sameHost  bool // it receives the Host of the request
 	client    *http.Client
 	timeout   time.Duration
 	key       string // the header's name
-	inContent bool   // a key may be in the content
+	inContent bool   // a key can be in the content
 	scope     extractor
 	forwarded bool
 	log       *slog.Logger
 	next      http.Handler
-	keyless   bool // also what has no key is asked about
+	keyless   bool // requests without a key are checked, too
 }
 
-// ServeHTTP implements http.Handler. What has no key, or does not say whose it is, is
-// answered without looking for a record.
-func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler. A request without a key or a scope needs no
+// authorization: no record is read for it.
+func (d *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header[d.key]) == 0 && !d.inContent && !d.keyless {
 		d.next.ServeHTTP(w, r)
 		return
@@ -104,7 +94,7 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() == nil {
 			d.log.Warn("proxy: the authorization URL did not answer, so a request was refused", slog.String("url", d.url.Redacted()), slog.Any("error", plain(err)))
 		}
-		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
+		stateOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 		return
 	}
 	defer res.Body.Close()
@@ -117,12 +107,11 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		d.log.Warn("proxy: an answer that says neither yes (2xx) nor no (401, 403) to whether a request is allowed, so it was refused",
 			slog.String("url", d.url.Redacted()), slog.Int("status", res.StatusCode))
-		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
+		stateOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 	}
 }
 
-// plain takes the URL out of a client's error: it is in the log already, and may have
-// a password.
+// plain removes the URL from a client's error: it can have a password.
 func plain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -130,16 +119,15 @@ func plain(err error) error {
 	return err
 }
 
-// ownFields are those of a question that no client may set.
+// ownFields are fields of the request to the authorization URL that no client can set.
 var ownFields = []string{"X-Original-Method", "X-Original-Uri", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
 
-// contentFields say something of a request's content or its connection, or make the
-// answer depend on what the client has.
+// contentFields are about a request's content, its connection or the client's cache.
 var contentFields = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
 	"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
 
-// question is what is asked about a request.
-func (d *doorkeeper) question(ctx context.Context, r *http.Request, scope string) *http.Request {
+// question is the request to the authorization URL.
+func (d *authorizer) question(ctx context.Context, r *http.Request, scope string) *http.Request {
 	q := (&http.Request{Method: http.MethodGet, URL: d.url, Header: r.Header.Clone(), Body: http.NoBody, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	if d.sameHost {
 		q.Host = r.Host
@@ -149,7 +137,7 @@ func (d *doorkeeper) question(ctx context.Context, r *http.Request, scope string
 			q.Header.Del(strings.TrimSpace(name))
 		}
 	}
-	for name := range q.Header { // a service may take "_" for "-", and others
+	for name := range q.Header { // a service can take "_" for "-"
 		is := http.CanonicalHeaderKey(strings.ReplaceAll(asVariable(name), "_", "-"))
 		own := slices.Contains(ownFields, is) && !(d.forwarded && is == name && !strings.HasPrefix(is, "X-Original-"))
 		if own || is == d.key || slices.Contains(contentFields, is) || strings.HasPrefix(is, "Stet-") {
@@ -178,7 +166,7 @@ func (d *doorkeeper) question(ctx context.Context, r *http.Request, scope string
 	return q
 }
 
-// pass gives the client a refusal as it came.
+// pass returns the refusal of the authorization URL to the client.
 func pass(w http.ResponseWriter, res *http.Response) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal+1))
 	h := w.Header()
@@ -195,12 +183,11 @@ func pass(w http.ResponseWriter, res *http.Response) {
 	}
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(res.StatusCode)
-	_, _ = w.Write(body) // a client that has left hears nothing
+	_, _ = w.Write(body)
 }
 
-// guardedBy returns next behind what the route's requests are asked about, if it has
-// that.
-func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, log *slog.Logger, next http.Handler) (http.Handler, error) {
+// authorized returns next behind the route's authorizer, if it has one.
+func (g *generation) authorized(c *Config, cr *checkedRoute, upstream *url.URL, log *slog.Logger, next http.Handler) (http.Handler, error) {
 	a := c.authorize(&cr.Route)
 	if a == nil {
 		return next, nil
@@ -209,7 +196,7 @@ func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, l
 	if err != nil {
 		return nil, err
 	}
-	return &doorkeeper{
+	return &authorizer{
 		url: u, sameHost: u.Host == upstream.Host, client: sideClient(u, upstream, g.transport, g.elsewhere),
 		timeout:   cmp.Or(time.Duration(a.Timeout), defaultAuthorizeTimeout),
 		key:       http.CanonicalHeaderKey(cmp.Or(cr.KeyHeader, stethttp.DefaultHeader)),

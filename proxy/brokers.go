@@ -26,21 +26,21 @@ import (
 	"github.com/stet-go/stet/stetmsg/sqs"
 )
 
-// broker sends messages by what publishes them to a broker.
+// broker sends messages by a stetmsg.Publish.
 type broker struct {
 	stetmsg.Publish
 	refuses func(stet.Message) error
 	closing func()
 }
 
-// publish implements sender: of messages that go together all are confirmed, or it is not
-// known which are.
-func (b *broker) publish(ctx context.Context, messages []stet.Message, book *book) error {
+// publish implements sender. Either all messages of a call are confirmed, or it is not known
+// which.
+func (b *broker) publish(ctx context.Context, messages []stet.Message, results *publishResults) error {
 	if err := b.Publish(ctx, messages); err != nil {
 		return err
 	}
 	for _, m := range messages {
-		book.note(m.ID)
+		results.note(m.ID)
 	}
 	return nil
 }
@@ -49,15 +49,14 @@ func (b *broker) check(m stet.Message) error { return b.refuses(m) }
 
 func (b *broker) close() { b.closing() }
 
-// The pause after a broker could not be connected to, and the longest; and how long
-// connecting may take.
+// The first and the longest pause after a failed connection, and the timeout of connecting.
 const (
 	minDialPause = 250 * time.Millisecond
 	maxDialPause = 15 * time.Second
 	dialTimeout  = 5 * time.Second
 )
 
-// dialing connects, and does not try so for a while after it has failed.
+// dialing connects, with a pause after each failure.
 type dialing struct {
 	mu    sync.Mutex
 	n     int // failures since the last success
@@ -99,8 +98,7 @@ func (t *Target) amqp() (sender, error) {
 	return &broker{Publish: p.Publish, refuses: amqp.Check, closing: func() { _ = p.Close() }}, nil
 }
 
-// lazy is what publishes to a broker, once it is connected to. That a connection breaks is
-// the client's to mend.
+// lazy connects to a broker when it publishes first. Its client reconnects by itself.
 type lazy struct {
 	connect func(ctx context.Context) (publish stetmsg.Publish, lost func() bool, closing func(), err error)
 
@@ -121,7 +119,7 @@ func (l *lazy) publish(ctx context.Context, messages []stet.Message) error {
 	return send(ctx, messages)
 }
 
-// connected returns what publishes. The caller holds mu.
+// connected returns the Publish of the connection. The caller holds mu.
 func (l *lazy) connected(ctx context.Context) (stetmsg.Publish, error) {
 	if l.send != nil && l.lost() {
 		l.closing()
@@ -187,14 +185,11 @@ func (t *Target) kafka(retry time.Duration) (sender, error) {
 		return nil, at("by", "%w", err)
 	}
 	options = append(options, kgo.ClientID("stet-relay"), kgo.RecordDeliveryTimeout(retry))
-	l := &lazy{connect: func(context.Context) (stetmsg.Publish, func() bool, func(), error) {
-		client, err := kgo.NewClient(options...) // which connects when it has to
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		return kafka.Publisher(client), func() bool { return false }, client.Close, nil
-	}}
-	return &broker{Publish: l.publish, refuses: kafka.Check, closing: l.close}, nil
+	client, err := kgo.NewClient(options...) // it connects when it publishes
+	if err != nil {
+		return nil, at("by", "%w", err)
+	}
+	return &broker{Publish: kafka.Publisher(client), refuses: kafka.Check, closing: client.Close}, nil
 }
 
 // sqs returns the sender of a target that is one queue of SQS.

@@ -11,19 +11,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// NewRecords bounds how many new operations leave a record, so that no caller can fill
-// the store. Further ones are refused with 429 (problem too-many-operations) before
-// they are sent to the service. Retries of operations with a record are not counted,
-// nor are operations that leave no record. Each proxy process counts for itself, and a
-// reload begins at 0.
+// NewRecords bounds how many new operations leave a record, so that no caller can fill the
+// store. Each process has its own count, and a reload begins at 0.
 type NewRecords struct {
-	// Total is how many there may be in Every, of all scopes. Required.
-	Total int `yaml:"total"`
-	// PerScope is how many there may be of one scope. Default: Total. A caller that can
-	// choose its scope is bounded by Total only.
-	PerScope int `yaml:"per_scope"`
-	// Every is the length of time. Default 1 h.
-	Every Duration `yaml:"every"`
+	Total    int      `yaml:"total"`
+	PerScope int      `yaml:"per_scope"`
+	Every    Duration `yaml:"every"`
 }
 
 const defaultEvery = time.Hour
@@ -38,7 +31,7 @@ func (n *NewRecords) check() error {
 	return nil
 }
 
-// budget counts new records in windows of time. A nil one has no bounds.
+// budget counts new records in windows of time. A nil budget has no limit.
 type budget struct {
 	total, perScope int
 	every           time.Duration
@@ -49,7 +42,7 @@ type budget struct {
 	ends   time.Time
 	taken  int
 	scopes map[store.ID]int // no more than total
-	said   bool             // that it is used up, in this window
+	said   bool             // whether the log has it, in this window
 }
 
 func newBudget(n *NewRecords, log *slog.Logger) *budget {
@@ -59,8 +52,8 @@ func newBudget(n *NewRecords, log *slog.Logger) *budget {
 	return &budget{total: n.Total, perScope: cmp.Or(n.PerScope, n.Total), every: cmp.Or(time.Duration(n.Every), defaultEvery), log: log}
 }
 
-// take counts a new record of a scope. giveBack is for a record that was not left
-// after all. A budget that is used up is full again after a while, and giveBack nil.
+// take counts a new record of a scope. Call giveBack if the operation leaves no record. If the
+// budget is used up, giveBack is nil, and after is the time until the next window.
 func (b *budget) take(scope store.ID) (giveBack func(), after time.Duration) {
 	if b == nil {
 		return func() {}, 0
@@ -96,9 +89,9 @@ func (b *budget) take(scope store.ID) (giveBack func(), after time.Duration) {
 	}, 0
 }
 
-// afford has a new operation's record counted, or refuses the operation. back is to
-// be called when the run has ended.
-func (f *forwarder) afford(w http.ResponseWriter, told manner, run *stet.Run, t *trip) (back func(), ok bool) {
+// afford counts the record of a new operation, or refuses the operation. The caller calls back
+// after the run.
+func (f *forwarder) afford(w http.ResponseWriter, problems manner, run *stet.Run, t *trip) (back func(), ok bool) {
 	if run.Attempt() > 1 {
 		return func() {}, true // its record is there already
 	}
@@ -107,7 +100,7 @@ func (f *forwarder) afford(w http.ResponseWriter, told manner, run *stet.Run, t 
 		run.Declare(stet.NotExecuted, 0)
 		c := tooManyOperations
 		c.retryAfter = after
-		told.refuse(w, &c)
+		problems.refuse(w, &c)
 		return nil, false
 	}
 	return func() {

@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -38,12 +36,12 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 			protect:  protect(&toolWatch{route: rt, next: f.handler(rt), log: p.o.ErrorLog}), pass: f.handler(rt),
 		}
 	}
-	if rt.handler, err = g.guardedBy(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
+	if rt.handler, err = g.authorized(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
 		return err
 	}
 	rt.handler = protecting(rt.handler)
-	g.guarded.key(rt.KeyHeader)
-	g.guarded.scope(c.scope(&rt.Route).headers()...)
+	g.reserved.key(rt.KeyHeader)
+	g.reserved.scope(c.scope(&rt.Route).headers()...)
 	if cr.fallback {
 		g.routing.fallback = rt
 		return nil
@@ -63,8 +61,8 @@ func (g *generation) newRoute(cr *checkedRoute) *route {
 	return rt
 }
 
-// accepting returns what accepts a route's requests, and adds what serves their states
-// and what hands them to the service.
+// accepting returns the handler that accepts a route's requests. It adds their status page and
+// their worker to the generation.
 func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forwarder, m *stethttp.Middleware) (http.Handler, error) {
 	a, err := newAccepting(g.config, cr, m, f.budget)
 	if err != nil {
@@ -73,15 +71,15 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 	g.waits = append(g.waits, a.async)
 	if g.page(cr.Async.status()) == nil {
 		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel, reports: a.async.Status()}
-		if s.handler, err = g.guardedBy(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
+		if s.handler, err = g.authorized(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
 			return nil, err
 		}
-		if d, ok := s.handler.(*doorkeeper); ok {
+		if d, ok := s.handler.(*authorizer); ok {
 			d.keyless = true
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, gate: g.newGate(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, availability: g.newAvailability(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
 		g.parts = append(g.parts, w.part())
 	}
@@ -98,14 +96,8 @@ func (g *generation) page(path string) *statusPage {
 	return nil
 }
 
-// checkPages finds out which routes cannot share a status page.
+// checkPages returns the errors of routes that cannot share a status page.
 func (c *Config) checkPages(bad func(error, ...any)) {
-	if c.Worker != "" && c.Worker != workerInside && c.Worker != workerElsewhere {
-		bad(fmt.Errorf("%q is neither %s nor %s", c.Worker, workerInside, workerElsewhere), "worker")
-	}
-	if c.Store.Kind() == kindMemory && c.Worker == workerElsewhere {
-		bad(errors.New("no other process can reach a store in memory"), "worker")
-	}
 	first := map[string]*Route{}
 	for i, r := range c.Routes {
 		if r.Async == nil {
@@ -126,8 +118,8 @@ func (c *Config) checkPages(bad func(error, ...any)) {
 	}
 }
 
-// sameKeys reports whether two routes take the same for a key, so that either finds the
-// operations of both by it.
+// sameKeys reports whether two routes read keys by the same rules, so that a status page finds
+// the operations of both.
 func sameKeys(a, b *Route) bool {
 	return http.CanonicalHeaderKey(cmp.Or(a.KeyHeader, stethttp.DefaultHeader)) == http.CanonicalHeaderKey(cmp.Or(b.KeyHeader, stethttp.DefaultHeader)) &&
 		a.StrictKey == b.StrictKey && a.FoldKeyCase == b.FoldKeyCase && reflect.DeepEqual(a.KeyPolicy, b.KeyPolicy)

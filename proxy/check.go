@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -17,18 +18,18 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// checked is a configuration in which nothing is wrong.
+// checked is a valid configuration.
 type checked struct {
-	upstream   *url.URL
-	routes     []checkedRoute
-	unrouted   *checkedRoute // what protects the rest; nil: nothing
-	consume    []checkedRoute
-	gates      []*gate // of consume
-	classes    map[string]stet.Policy
-	encryption stet.Encryption
+	upstream       *url.URL
+	routes         []checkedRoute
+	unrouted       *checkedRoute // of requests that match no route; nil: they pass
+	consume        []checkedRoute
+	availabilities []*availability // of consume
+	classes        map[string]stet.Policy
+	encryption     stet.Encryption
 }
 
-// all are the routes, and what protects the rest.
+// all returns the routes, with unrouted.
 func (c *checked) all() []checkedRoute {
 	if c.unrouted == nil {
 		return c.routes
@@ -38,7 +39,7 @@ func (c *checked) all() []checkedRoute {
 
 type checkedRoute struct {
 	Route
-	fallback bool // it is none of the configuration's
+	fallback bool // it is checked.unrouted
 	policy   stet.Policy
 	options  stethttp.Options
 }
@@ -76,8 +77,9 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	var err error
 	done.upstream, err = c.Upstream.check()
 	bad(err, "upstream")
+	bad(checkFields(reflect.ValueOf(c)))
 	bad(c.checkListeners())
-	bad(c.Limits.check())
+	bad(c.Limits.check(), "limits")
 	bad(c.Store.check(), "store")
 	if len(c.Namespace) > store.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
@@ -94,17 +96,17 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if c.NewRecords != nil {
 		bad(c.NewRecords.check(), "new_records")
 	}
-	bad(c.Relay.check())
-	told, err := c.checkTold()
+	bad(c.Relay.check(), "relay")
+	rest, err := c.checkProblems()
 	bad(err)
-	bad(told.checkUnrouted(done, logger))
+	bad(rest.checkUnrouted(done, logger))
 	routing, names := newRouting(""), map[string]bool{}
 	if done.unrouted != nil {
 		names[unroutedClass] = true
 	}
 	for i, r := range c.routes() {
 		path := []any{"routes", i}
-		cr, err := told.checkRoute(r, logger)
+		cr, err := rest.checkRoute(r, logger)
 		bad(err, path...)
 		if names[r.class()] {
 			bad(at("name", "there are two routes by the name of %s; give one another name", r.class()), path...)
@@ -121,7 +123,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		}
 		done.routes = append(done.routes, cr)
 	}
-	bad(c.checkTogether())
+	bad(c.crossCheck())
 	c.checkReconcile(done, bad)
 	c.checkPages(bad)
 	c.checkConsume(done, names, bad, logger)
@@ -142,14 +144,10 @@ func (u *Upstream) check() (*url.URL, error) {
 		return nil, at("url", "%q is no URL of http or https", redact(u.URL))
 	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":
 		return nil, at("url", "it may have neither user, query nor fragment")
-	case !slices.Contains([]string{"", "http1", "h2c"}, u.Protocol):
-		return nil, at("protocol", "%q is neither http1 nor h2c", u.Protocol)
 	case u.Protocol == "h2c" && parsed.Scheme == "https":
 		return nil, at("protocol", "h2c is HTTP/2 without TLS; leave it out for https, where HTTP/2 is negotiated")
 	case parsed.Scheme != "https" && u.secured():
 		return nil, at(cmp.Or(named1(u.CA, "ca"), named1(u.Certificate, "certificate"), named1(u.Key, "key"), "server_name"), "only with https, and url is one of http")
-	case u.MaxIdle < 0:
-		return nil, at("max_idle", "%d is negative", u.MaxIdle)
 	}
 	if _, err := toService(*u); err != nil {
 		return nil, err
@@ -157,7 +155,7 @@ func (u *Upstream) check() (*url.URL, error) {
 	return parsed, nil
 }
 
-// redact hides what may be a password.
+// redact returns a URL without its password.
 func redact(raw string) string {
 	if u, err := url.Parse(raw); err == nil && (u.User != nil || !strings.Contains(raw, "@")) {
 		return u.Redacted()
@@ -176,21 +174,18 @@ func (c *Config) checkListeners() error {
 	}
 	tokens, err := c.Admin.check()
 	if err != nil {
-		return err
+		return under(err, "admin")
 	}
 	c.tokens = tokens
 	return nil
 }
 
-// checkRoute finds out what is wrong with a route by building it on nothing.
+// checkRoute returns the errors of a route. It builds the route on a bareEngine.
 func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err error) {
 	if err := r.asMCP(); err != nil {
 		return cr, err
 	}
-	cr = checkedRoute{Route: r}
-	if cr.policy, err = r.policy(); err != nil {
-		return cr, err
-	}
+	cr = checkedRoute{Route: r, policy: r.policy()}
 	if err = c.keeping(&r, &cr.policy); err != nil {
 		return cr, err
 	}
@@ -199,14 +194,14 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	}
 	cr.options.ErrorLog = logger
 	cr.options.Methods = r.methods()
-	engine, err := stet.New(nowhere{}, stet.Options{Policy: cr.policy, SweepEvery: -1})
+	engine, err := bareEngine(cr.policy)
 	if err != nil {
 		return cr, fieldOf(err, policyFields)
 	}
 	defer engine.Close()
 	if policy, _ := engine.Policy(""); r.Verify != nil && r.Verify.After.Duration > policy.Lease {
-		return cr, &misplaced{[]any{"verify", "after"}, fmt.Errorf("%v is longer than the lease, %v, and nothing would hold it if the proxy died; write lease: %[1]v, too",
-			r.Verify.After.Duration, policy.Lease)}
+		return cr, under(at("after", "%v is longer than the lease, %v, and nothing would hold it if the proxy died; write lease: %[1]v, too",
+			r.Verify.After.Duration, policy.Lease), "verify")
 	}
 	options := cr.options
 	options.Class = nil
@@ -216,7 +211,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	return cr, nil
 }
 
-// What the fields of a policy and of the middleware's options are called here.
+// The fields of a policy and of the middleware's options, and their names in the file.
 var (
 	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
 		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
@@ -225,7 +220,7 @@ var (
 
 type named struct{ there, here string }
 
-// fieldOf makes an error about options one about their fields, joined.
+// fieldOf converts an error about options to errors about fields of the configuration.
 func fieldOf(err error, names []named) error {
 	if e, ok := errors.AsType[*stet.Error](err); ok {
 		err = e.Cause
@@ -244,7 +239,12 @@ func fieldOf(err error, names []named) error {
 	return errors.Join(errs...)
 }
 
-// nowhere is the store of an engine that is only asked whether it is acceptable.
+// bareEngine returns an engine without a store. It checks a policy, and fills in the defaults.
+func bareEngine(p stet.Policy) (*stet.Engine, error) {
+	return stet.New(nowhere{}, stet.Options{Policy: p, SweepEvery: -1})
+}
+
+// nowhere is the store of a bareEngine.
 type nowhere struct{ store.Store }
 
 func (nowhere) Outside() {}

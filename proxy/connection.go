@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -9,13 +8,12 @@ import (
 	"sync/atomic"
 )
 
-// maxSpent bounds how many connections in a row a request finds unusable.
+// maxSpent is how many unusable connections in a row a request tries.
 const maxSpent = 16
 
-// serviceTransport is the way to the service. A service that answers 500 often closes the
-// connection right after that without having said so: servers do that when a handler
-// has raised an exception or panicked. What was sent on it meanwhile would have an unknown
-// outcome, so no other request is sent on it.
+// serviceTransport sends requests to the service. After a 500 no other request is sent on the
+// connection: many servers close it without notice when a handler has raised an exception, and
+// the outcome of a request on it would be unknown.
 type serviceTransport struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper. A request is sent once: on another connection
@@ -31,7 +29,7 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := s.Transport.RoundTrip(r)
 	for n := 1; err != nil && n < maxSpent && r.Context().Err() == nil && t.unwritten(); n++ {
 		again := r.WithContext(r.Context()) // a copy
-		if again.Body = t.again(); again.Body == nil {
+		if !t.empty {
 			next := sent.next()
 			if next == nil {
 				break
@@ -47,22 +45,22 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// content is what a request sends that is not kept. A try that has read nothing of it does
-// not close it either, so that another one can send it.
+// content is a request's content that is not in memory. A try that has read nothing of it does
+// not close it, so that another try can send it.
 type content struct {
 	body io.ReadCloser
 
 	mu     sync.Mutex
 	read   bool
-	over   bool // it is another try's now
+	over   bool // another try has it
 	last   bool // there is no other try
 	closed bool // before that
 }
 
-// sendable returns the request with a content that another try can send, if that is neither
-// kept nor the transport's to rewind.
+// sendable returns the request with a content that another try can send. Content in memory,
+// and content that the transport can rewind, needs none.
 func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
-	if t.kept || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
+	if t.empty || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
 		return r, nil
 	}
 	c := &content{body: r.Body}
@@ -95,7 +93,7 @@ func (c *content) Close() error {
 	return c.body.Close()
 }
 
-// next returns the content for another try; nil if something was read of it, or there is none.
+// next returns the content for another try, nil if part of it was read.
 func (c *content) next() *content {
 	if c == nil {
 		return nil
@@ -109,7 +107,7 @@ func (c *content) next() *content {
 	return &content{body: c.body}
 }
 
-// end says that there is no other try.
+// end is called after the last try.
 func (c *content) end() {
 	if c == nil {
 		return
@@ -145,7 +143,7 @@ func (l *lastContent) Close() error {
 	return err
 }
 
-// countedConn knows whether anything was written to it.
+// countedConn counts the writes to a connection.
 type countedConn struct {
 	net.Conn
 	shared  bool         // requests are sent at the same time
@@ -153,8 +151,8 @@ type countedConn struct {
 	retired atomic.Bool  // nothing is written any more
 
 	mu    sync.Mutex
-	turn  int64 // of the request that has got it last
-	spent bool  // that one was the last
+	turn  int64 // of the last request on it
+	spent bool  // no other request is sent on it
 }
 
 // Write implements net.Conn.
@@ -167,7 +165,7 @@ func (c *countedConn) Write(p []byte) (int, error) {
 }
 
 // take returns the turn of a request that has got the connection. It retires a spent
-// one, so that the request is not written to it.
+// connection, so that the request is not written to it.
 func (c *countedConn) take() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,42 +187,30 @@ func (c *countedConn) spend(turn int64) bool {
 	return true
 }
 
-// retire closes the connection. The transport finds that out by itself.
+// retire closes the connection. The transport then drops it.
 func (c *countedConn) retire() {
 	c.retired.Store(true)
 	_ = c.Conn.Close()
 }
 
-// spend lets no other request have the trip's connection, if no other has it yet.
+// spend keeps other requests from the trip's connection, if no other has it yet.
 func (t *trip) spend() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.conn != nil && t.conn.spend(t.turn)
 }
 
-// unwritten reports whether the request has got a connection that others had had before,
-// and it is certain that no byte of it was sent.
+// unwritten reports whether the request has a reused connection, and certainly no byte of it
+// was sent.
 func (t *trip) unwritten() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.reused && t.conn != nil && t.conn.written.Load() == t.before
 }
 
-// reconnect forgets the connection, which says nothing of a try without one, or with one
-// that is shared.
+// reconnect removes the connection of the last try.
 func (t *trip) reconnect() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conn, t.reused = nil, false
-}
-
-// again returns the content anew, if it was kept; otherwise nil.
-func (t *trip) again() io.ReadCloser {
-	switch {
-	case !t.kept:
-		return nil
-	case len(t.content) == 0:
-		return opaque{http.NoBody}
-	}
-	return io.NopCloser(bytes.NewReader(t.content))
 }

@@ -16,87 +16,59 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// Consume says which messages of a broker become requests to the service, each POSTed to
-// Post once, and acknowledged after its outcome is stored. A message that cannot be handed
-// over, or that the service has refused, becomes a dead letter.
+// Consume sends messages of a broker to the service. Each is acknowledged after its outcome is
+// stored. A message that cannot be sent, or that the service refuses, becomes a dead letter.
 type Consume struct {
-	// Name is the class of its operations, as metrics show it. Required.
-	Name string `yaml:"name"`
-	// From is the broker's URL: amqp or amqps (RabbitMQ), nats or tls (JetStream; several
-	// with commas), kafka or kafkas (with TLS; hosts with commas), or the https URL of a
-	// queue of SQS. Required.
-	From string `yaml:"from"`
-	// DeadLetter is where dead letters go: a queue, or "exchange:NAME", of RabbitMQ, where
-	// the default is the name of Queue with ".dead" after it; a subject of JetStream, a
-	// topic of Kafka, the URL of a queue of SQS.
+	Name       string `yaml:"name"`
+	From       string `yaml:"from"`
 	DeadLetter string `yaml:"dead_letter"`
-	// Ordered demands that messages are handled in the order of their partition (Kafka),
-	// their group (SQS, FIFO queues) or their stream (JetStream, where the consumer's
-	// MaxAckPending must be 1). It is refused where the broker cannot.
-	Ordered bool `yaml:"ordered"`
-	// Prefetch is how many messages are in hand at most. Not of Kafka. Default: twice
-	// Concurrency; of JetStream eight times.
-	Prefetch int `yaml:"prefetch"`
+	Ordered    bool   `yaml:"ordered"`
+	Prefetch   int    `yaml:"prefetch"`
 
-	Queue     string `yaml:"queue"`      // of RabbitMQ; it must exist
-	QueueType string `yaml:"queue_type"` // of the queues that are declared there: "quorum", which is the default, or "classic"
+	Queue     string `yaml:"queue"`
+	QueueType string `yaml:"queue_type"`
 
-	Stream      string `yaml:"stream"`      // of JetStream
-	Consumer    string `yaml:"consumer"`    // of the stream: a durable pull consumer that exists
-	Credentials string `yaml:"credentials"` // a file of credentials for NATS. Default: none
+	Stream      string `yaml:"stream"`
+	Consumer    string `yaml:"consumer"`
+	Credentials string `yaml:"credentials"`
 
-	Topics []string `yaml:"topics"` // of Kafka
-	Group  string   `yaml:"group"`  // of Kafka
+	Topics []string `yaml:"topics"`
+	Group  string   `yaml:"group"`
 
-	Visibility Duration `yaml:"visibility"` // of SQS: how long a message is out of sight without a sign of life. Default 1 min
+	Visibility Duration `yaml:"visibility"`
 
-	// Post is the path of the service that messages are POSTed to. Required.
-	Post string `yaml:"post"`
-	// ID says where the identity of a message is, the same whenever its producer publishes
-	// it again: "header:NAME", "cloudevents" (source and id), or "digest", of the content,
-	// for messages that identify what they ask for by themselves. Default:
-	// "header:message-id", and of JetStream "header:Nats-Msg-Id".
-	ID string `yaml:"id"`
-	// Scope is that of all its keys. Default: Name.
-	Scope string `yaml:"scope"`
-	// Headers of a message that are handed on. Default: Content-Type, and what a CloudEvent
-	// has, only.
+	Post      string   `yaml:"post"`
+	ID        string   `yaml:"id"`
+	Scope     string   `yaml:"scope"`
 	Headers   []string `yaml:"headers"`
 	KeyHeader string   `yaml:"key_header"`
 
-	// Concurrency is how many messages are with the service at a time. Default
-	// stetmsg.DefaultConcurrency.
-	Concurrency int `yaml:"concurrency"`
-	// MaxAttempts is how often the service is asked, before the message becomes a dead
-	// letter. What did not reach the service, and what it has put off with 429 or with
-	// 503 and Retry-After, does not count. Default stetmsg.DefaultMaxAttempts.
-	MaxAttempts int `yaml:"max_attempts"`
-	// Backoff is how long a message waits between attempts, if the service does not say.
-	Backoff Backoff `yaml:"backoff"`
+	Concurrency int     `yaml:"concurrency"`
+	MaxAttempts int     `yaml:"max_attempts"`
+	Backoff     Backoff `yaml:"backoff"`
 
-	// As those of a Route.
 	Lease       Duration  `yaml:"lease"`
 	Timeout     Duration  `yaml:"timeout"`
 	Retention   Retention `yaml:"retention"`
-	Stale       string    `yaml:"stale"`
+	Stale       string    `yaml:"stale" oneof:"park take-over fail"`
 	Verify      *Verify   `yaml:"verify"`
-	Settles     string    `yaml:"settles"`
+	Settles     string    `yaml:"settles" oneof:"proxy service"`
 	NotExecuted []int     `yaml:"not_executed"`
 	Unknown     []int     `yaml:"unknown"`
-	MaxBody     Size      `yaml:"max_body"` // of a message; a larger one becomes a dead letter
+	MaxBody     Size      `yaml:"max_body"`
 	MaxResult   Size      `yaml:"max_result"`
 }
 
-// Backoff is how long something waits before it is tried again: First, then twice as long
-// each time, Longest at most, less up to half of it at random.
+// Backoff is the wait between attempts: First, then twice as long each time, at most Longest,
+// less up to half of it at random.
 type Backoff struct {
-	First   Duration `yaml:"first"`   // default stetmsg.MinBackoff
-	Longest Duration `yaml:"longest"` // default stetmsg.MaxBackoff
+	First   Duration `yaml:"first"`
+	Longest Duration `yaml:"longest"`
 }
 
 const defaultMaxBody = 1 << 20
 
-// route is the route of the service by which messages get there.
+// route returns the route that messages are sent by.
 func (m *Consume) route() Route {
 	return Route{
 		Path: m.Post, Name: m.Name, Methods: []string{http.MethodPost}, Scope: &Scope{Kind: "single-tenant"}, KeyHeader: m.KeyHeader,
@@ -105,7 +77,6 @@ func (m *Consume) route() Route {
 	}
 }
 
-// source is where the messages come from.
 func (m *Consume) source() intake.Source {
 	return intake.Source{
 		URL: m.From, Queue: m.Queue, QueueType: m.QueueType, Stream: m.Stream, Consumer: m.Consumer, Credentials: m.Credentials,
@@ -113,7 +84,7 @@ func (m *Consume) source() intake.Source {
 	}
 }
 
-// checkConsume checks all of Config.Consume. names are those of classes that there are.
+// checkConsume checks Config.Consume. names are the classes so far.
 func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err error, path ...any), logger *slog.Logger) {
 	for i := range c.Consume {
 		m, path := &c.Consume[i], []any{"consume", i}
@@ -137,8 +108,7 @@ func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err
 	}
 }
 
-// notDone reports whether the answer to a message is a failure: a message is done only if
-// the service has said so.
+// notDone reports whether the response to a message is a failure. Only a 2xx is none.
 func notDone(status int, header, trailer http.Header) bool {
 	return status >= http.StatusMultipleChoices || stethttp.Failed(status, header, trailer)
 }
@@ -147,8 +117,8 @@ func notDone(status int, header, trailer http.Header) bool {
 func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper) error {
 	timeout := cmp.Or(time.Duration(c.Upstream.ConnectTimeout), defaultConnectTimeout)
 	for _, cr := range done.consume {
-		g := newGate(slog.Default(), dialer(done.upstream, timeout))
-		done.gates = append(done.gates, g)
+		g := newAvailability(slog.Default(), dialer(done.upstream, timeout))
+		done.availabilities = append(done.availabilities, g)
 		if cr.Verify != nil {
 			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
 			if err != nil {
@@ -165,7 +135,7 @@ func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundT
 	return nil
 }
 
-// check finds out what is wrong with what is not checked as that of a route.
+// check returns the errors of fields that a route does not have.
 func (m *Consume) check() (errs []error) {
 	wrong := func(field, format string, args ...any) { errs = append(errs, at(field, format, args...)) }
 	if m.Name == "" {
@@ -187,14 +157,11 @@ func (m *Consume) check() (errs []error) {
 	}
 	for i, name := range m.Headers {
 		if err := handedOn(name, cmp.Or(m.KeyHeader, stethttp.DefaultHeader)); err != nil {
-			errs = append(errs, &misplaced{[]any{"headers", i}, err})
+			errs = append(errs, under(err, "headers", i))
 		}
 	}
-	if n := m.Concurrency; n < 0 || n > maxConcurrency {
+	if n := m.Concurrency; n > maxConcurrency {
 		wrong("concurrency", "%d is not between 1 and %d", n, maxConcurrency)
-	}
-	if m.MaxAttempts < 0 {
-		wrong("max_attempts", "%d is negative", m.MaxAttempts)
 	}
 	if first, longest := m.backoff(); first > longest {
 		wrong("backoff", "first, %v, is longer than longest, %v", first, longest)
@@ -202,24 +169,22 @@ func (m *Consume) check() (errs []error) {
 	return errs
 }
 
-// maxConcurrency bounds Consume.Concurrency: more connections than that are no help.
+// maxConcurrency is the limit of Consume.Concurrency.
 const maxConcurrency = 1000
 
 func (m *Consume) backoff() (first, longest time.Duration) {
 	return cmp.Or(time.Duration(m.Backoff.First), stetmsg.MinBackoff), cmp.Or(time.Duration(m.Backoff.Longest), stetmsg.MaxBackoff)
 }
 
-// kept are fields of a request that no message can set.
+// kept are fields that no message can set.
 var kept = []string{"Host", "Connection", "Expect", "Upgrade", "Te", "Trailer", "Transfer-Encoding", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// handedOn refuses names of headers that are not handed on.
+// handedOn returns an error for a header that messages cannot send to the service.
 func handedOn(name, keyHeader string) error {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {
-	case name == "" || strings.ContainsFunc(name, func(c rune) bool {
-		return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", c)
-	}):
+	case !isToken(name):
 		return fmt.Errorf("%q is no name of a header field of HTTP", name)
 	case strings.HasPrefix(asVariable(name), "STET_"), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
 		return fmt.Errorf("%s is set by stet itself", name)

@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// Counts are what a Proxy has counted since it was made.
+// Counts are totals since the Proxy was made.
 type Counts struct {
-	// Unprotected counts requests with a key and a method that is not safe that passed
-	// unprotected, by Unrouted or a route.
+	// Unprotected counts requests that have a key and passed unprotected.
 	Unprotected uint64
-	// Refused counts values of HeaderEmit that are no messages, and Lost those messages of
-	// responses that could not be kept.
+	// Refused counts values of HeaderEmit that are no messages. Lost counts messages of responses
+	// that could not be stored.
 	Refused, Lost uint64
-	// Busy counts requests that were refused because of Limits.Memory or MemoryPerPeer.
+	// Busy counts requests refused by Limits.Memory or MemoryPerPeer.
 	Busy uint64
-	// Runs is how many protected requests are with the service now.
+	// Runs is how many protected requests the service has now.
 	Runs int
-	// InHand is how many bytes are held in memory now: see Limits.Memory.
+	// InHand is how many bytes are in memory now: see Limits.Memory.
 	InHand int64
 }
 
@@ -28,15 +27,12 @@ func (p *Proxy) Counts() Counts {
 	return Counts{Unprotected: p.unprotected.count.Load(), Refused: p.emits.refused.Load(), Lost: p.emits.lost.Load(), Busy: uint64(p.busy.Load()), Runs: int(p.runs.Load()), InHand: p.memory.used.Load()}
 }
 
-// unprotected tells of requests that pass although they have a key.
+// unprotected counts and logs requests that pass although they have a key.
 type unprotected struct {
 	log   *slog.Logger
 	count atomic.Uint64
-
-	mu   sync.Mutex
-	told time.Time
-
-	first sync.Once // request without a key, where no route says that it needs one
+	due   seldom
+	first sync.Once // request without a key, if there are no routes
 }
 
 // keyless logs the first request without a key of a proxy without routes.
@@ -47,22 +43,33 @@ func (u *unprotected) keyless(method string) {
 	})
 }
 
-// tellEvery is how long the log is silent after it was told.
-const tellEvery = time.Minute
-
-// tell counts a request, and logs one now and then. "" is no reason to.
-func (u *unprotected) tell(method, why string) {
+// passed counts a request that is not protected, and logs some of them. why is "" for requests
+// without a key.
+func (u *unprotected) passed(method, why string) {
 	if why == "" || safe(method) {
 		return
 	}
-	n := u.count.Add(1)
-	u.mu.Lock()
-	silent := !u.told.IsZero() && time.Since(u.told) < tellEvery
-	if !silent {
-		u.told = time.Now()
-	}
-	u.mu.Unlock()
-	if !silent {
+	if n := u.count.Add(1); u.due.due() {
 		u.log.Warn("proxy: a request with an idempotency key passed unprotected: "+why, slog.String("method", method), slog.Uint64("so_far", n))
 	}
+}
+
+// logEvery is the time between two lines of a seldom.
+const logEvery = time.Minute
+
+// seldom limits a line of the log that must not come with every request.
+type seldom struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// due reports whether the line may be written now.
+func (s *seldom) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.last.IsZero() && time.Since(s.last) < logEvery {
+		return false
+	}
+	s.last = time.Now()
+	return true
 }

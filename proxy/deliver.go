@@ -16,9 +16,8 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// errand is a request that is sent for an operation whose caller does not wait for it: of
-// a worker, or of a consumer.
-type errand struct {
+// job is a request of a worker or of a consumer: no caller waits for its response.
+type job struct {
 	Method string      `json:"method"`
 	Target string      `json:"target"` // path and query, as it was received
 	Host   string      `json:"host,omitempty"`
@@ -27,7 +26,7 @@ type errand struct {
 	Body   []byte      `json:"-"`
 }
 
-// delivery sends errands of a route to the service, each once a run.
+// delivery sends the jobs of a route to the service, each once a run.
 type delivery struct {
 	proxy      *Proxy
 	forwarder  *forwarder
@@ -40,7 +39,7 @@ func newDelivery(p *Proxy, g *generation, f *forwarder, rt *route, m *stethttp.M
 	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, manner: g.manner}
 }
 
-// undone is the error of a run after which the operation can be run again.
+// undone is the error of a run whose operation can run again.
 type undone struct {
 	why       string
 	after     time.Duration // the service asks to wait that long
@@ -50,7 +49,7 @@ type undone struct {
 // Error implements error.
 func (u *undone) Error() string { return u.why }
 
-// again says how the operation is run again, where it would wait for backoff.
+// again returns how the operation runs again, after backoff or later.
 func (u *undone) again(backoff time.Duration) stet.Again {
 	return stet.Again{After: max(backoff, u.after), Uncounted: u.uncounted}
 }
@@ -58,17 +57,17 @@ func (u *undone) again(backoff time.Duration) stet.Again {
 // errBrokenOff is the error of a run that may have executed.
 var errBrokenOff = errors.New("the service has not answered, or its answer broke off")
 
-// send sends an errand, for the run in ctx, with further header fields. It returns the
-// outcome to settle. An error that is *undone says that the operation is to be run again;
-// the outcome beside it is what to settle where it is not. After errBrokenOff, the run has
-// declared that it may have executed. Other errors are about a run that may be repeated.
-func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeatable bool) (stet.Outcome, error) {
+// send sends a job, for the run in ctx, with further header fields. It returns the outcome to
+// settle. With an *undone error the operation must run again; the outcome is for the case that it
+// cannot. With errBrokenOff the run has declared that it may have executed. Other errors are of
+// runs that may be repeated.
+func (d *delivery) send(ctx context.Context, e *job, own http.Header, repeatable bool) (stet.Outcome, error) {
 	run := stet.FromContext(ctx)
-	t := &trip{route: d.route, own: own, errand: true}
+	t := &trip{route: d.route, own: own, job: true}
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{w: w, control: http.NewResponseController(w), proxy: d.proxy, manner: d.manner, target: e.Target}
+		v := &requestState{w: w, control: http.NewResponseController(w), proxy: d.proxy, manner: d.manner, target: e.Target}
 		defer func() { d.proxy.memory.used.Add(-v.held.Load()) }()
-		d.forwarder.run(w, r.WithContext(t.context(context.WithValue(r.Context(), visitKey{}, v))), run, t)
+		d.forwarder.run(w, r.WithContext(t.context(context.WithValue(r.Context(), stateKey{}, v))), run, t)
 		if t.unreached {
 			run.Declare(stet.NotExecuted, 0)
 			d.manner.refuse(w, &upstreamUnreachable)
@@ -95,8 +94,7 @@ func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeata
 	return out, nil
 }
 
-// unsettled is what becomes of a run if the service has not settled it, with an answer
-// like this. What it has settled counts in place of that.
+// unsettled returns the outcome of a run that the service has not settled.
 func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcome, error) {
 	switch {
 	case 400 <= out.Status && out.Status < 500:
@@ -107,8 +105,8 @@ func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcom
 	return stet.Outcome{}, &undone{why: fmt.Sprintf("the service answered %d without having settled the operation: it must call stet_settle with the claim in %s, in the transaction of its writes", out.Status, HeaderClaim)}
 }
 
-// request makes the request of an errand.
-func (d *delivery) request(ctx context.Context, e *errand) (*http.Request, error) {
+// request returns the request of a job.
+func (d *delivery) request(ctx context.Context, e *job) (*http.Request, error) {
 	u := &url.URL{Scheme: "http", Host: e.Host}
 	if !setTarget(u, e.Target) || e.Target == "" || e.Target[0] != '/' {
 		return nil, errors.New("the target that is kept is no path")

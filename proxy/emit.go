@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -19,44 +17,28 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// HeaderEmit, in a response to a protected request, is a message that is to be sent
-// after the outcome: a JSON object with "to" and, if need be, "key", "header" (an object
-// of strings) and one of "body" (any JSON), "body_text" and "body_base64". Several
-// messages have a field each. They are stored by the same write as the response, and
-// sent as Config.Relay says: at least once, each time with the same ID.
+// HeaderEmit, in a response to a protected request, is a message to publish after the outcome is
+// stored. It is a JSON object with "to" and optionally "key", "header" (an object of strings) and
+// one of "body" (any JSON), "body_text" and "body_base64". Each message has a field of its own.
+// The write that stores the response also stores the messages. Config.Relay says how they are
+// sent.
 const HeaderEmit = "Stet-Emit"
 
-// RefusedDestination is where values of HeaderEmit go that are no messages, as they are:
-// the service has executed, so its response stands, and what it meant to tell is kept
-// for an operator. Only a Target that names it takes them.
+// RefusedDestination receives values of HeaderEmit that are no messages, unchanged, for an
+// operator. The response stands, because the service has executed. Only a Target that names this
+// destination takes them.
 const RefusedDestination = "stet.refused"
 
-// reasonHeader is the field of a message to RefusedDestination that says what is wrong.
+// reasonHeader is the field of a message to RefusedDestination with the error.
 const reasonHeader = "reason"
 
-// emits takes the messages of responses.
+// emits stores the messages of responses.
 type emits struct {
 	log     *slog.Logger
 	refused atomic.Uint64 // values that are no messages
 	lost    atomic.Uint64 // those that could not be kept
 
-	sayRefused, sayUnrouted, sayUnstored, sayStray seldom
-}
-
-// seldom says when a line of a log is due that must not come with every request.
-type seldom struct {
-	mu   sync.Mutex
-	told time.Time
-}
-
-func (s *seldom) due() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.told.IsZero() && time.Since(s.told) < tellEvery {
-		return false
-	}
-	s.told = time.Now()
-	return true
+	sayRefused, sayUnrouted, sayUnstored, sayUnprotected seldom
 }
 
 // emission is a value of HeaderEmit.
@@ -69,10 +51,10 @@ type emission struct {
 	Base64 *string           `json:"body_base64"`
 }
 
-// contentType is the name under which the brokers' publishers look for the media type.
+// contentType is the field in which publishers look for the media type.
 const contentType = "content-type"
 
-// message is what the value says.
+// message converts the value to a message.
 func (e *emission) message() (stet.Message, error) {
 	m := stet.Message{To: e.To, Key: e.Key, Header: map[string]string{}}
 	for name, value := range e.Header {
@@ -110,7 +92,7 @@ func (e *emission) message() (stet.Message, error) {
 	return m, nil
 }
 
-// parseEmission reads one message. Its error quotes nothing of it.
+// parseEmission reads one message. Its error quotes no part of it.
 func parseEmission(text []byte) (stet.Message, error) {
 	var e emission
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
@@ -119,7 +101,7 @@ func parseEmission(text []byte) (stet.Message, error) {
 	return e.message()
 }
 
-// plainly is an error of reading JSON, without what was read.
+// plainly returns an error of reading JSON that quotes no part of the text.
 func plainly(err error) error {
 	switch wrong, ok := errors.AsType[*json.SemanticError](err); {
 	case errors.Is(err, jsontext.ErrDuplicateName):
@@ -134,8 +116,8 @@ func plainly(err error) error {
 	return errors.New("it is not JSON in UTF-8")
 }
 
-// apart returns the messages in a field, which an intermediary may have made of several
-// by commas (RFC 9110, section 5.3).
+// apart returns the messages in a field. An intermediary can have joined several by commas (RFC
+// 9110, section 5.3).
 func apart(value string) ([]jsontext.Value, error) {
 	if !utf8.ValidString(value) {
 		return nil, errors.New("it is not UTF-8; write what is not ASCII as \\u escapes")
@@ -147,14 +129,14 @@ func apart(value string) ([]jsontext.Value, error) {
 	return all, nil
 }
 
-// take emits what the service's response says. The response stands whatever is wrong
-// with it: what is no message is kept as it is, for RefusedDestination.
+// take stores the messages of a response. A value that is no message is stored unchanged, for
+// RefusedDestination.
 func (e *emits) take(run *stet.Run, class string, targets *targets, values []string) {
 	n, unrouted := 0, 0
 	for i, value := range values {
 		parts, err := apart(value)
 		if err == nil && n+len(parts)+len(values)-i-1 > store.MaxMessages {
-			// One message has room for all that is too much, so that none is lost.
+			// One message carries all values above the limit, so that none is lost.
 			e.refuse(run, class, fmt.Errorf("it is one of more than %d messages of a response", store.MaxMessages), strings.Join(values[i:], "\n"))
 			break
 		}
@@ -182,7 +164,7 @@ func (e *emits) take(run *stet.Run, class string, targets *targets, values []str
 	}
 }
 
-// refuse keeps a value that cannot be sent.
+// refuse stores a value that is no message.
 func (e *emits) refuse(run *stet.Run, class string, why error, value string) {
 	so := e.refused.Add(1)
 	attrs := []any{slog.String("id", run.ID().String()), slog.String("route", class), slog.Int64("fence", run.Fence()),
@@ -198,7 +180,7 @@ func (e *emits) refuse(run *stet.Run, class string, why error, value string) {
 	}
 }
 
-// bare is the cause of an error of the engine, as a person reads it.
+// bare returns the cause of an error of the engine.
 func bare(err error) string {
 	if e, ok := errors.AsType[*stet.Error](err); ok && e.Cause != nil {
 		err = e.Cause
@@ -206,13 +188,13 @@ func bare(err error) string {
 	return store.LabelText(err.Error())
 }
 
-// drop says that messages of a response are not sent, and why.
+// drop logs that messages of a response are not sent.
 func (e *emits) drop(run *stet.Run, class string, n int, why string) {
 	e.lost.Add(uint64(n))
 	e.log.Error("proxy: messages of a response are not sent: "+why, slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", n))
 }
 
-// unstored says that a response emits nothing because it is no outcome.
+// unstored logs that a response sends nothing because it is not stored.
 func (e *emits) unstored(run *stet.Run, class string, n int) {
 	if e.sayUnstored.due() {
 		e.log.Warn("proxy: a response that is not stored has "+HeaderEmit+"; it is no outcome, so nothing is sent",
@@ -220,23 +202,22 @@ func (e *emits) unstored(run *stet.Run, class string, n int) {
 	}
 }
 
-// stray says that a response to an unprotected request has messages.
-func (e *emits) stray(n int) {
+// unprotected logs that a response to an unprotected request has messages.
+func (e *emits) unprotected(n int) {
 	e.lost.Add(uint64(n))
-	if e.sayStray.due() {
+	if e.sayUnprotected.due() {
 		e.log.Error("proxy: a response to a request that is not protected has "+HeaderEmit+"; there is no outcome that it could be stored with, so it is not sent",
 			slog.Uint64("so_far", e.lost.Load()))
 	}
 }
 
-// emitted deals with the messages of a response, whose fields h are: its header or its
-// trailer.
+// emitted stores the messages in h, the header or the trailer of a response.
 func (f *forwarder) emitted(run *stet.Run, t *trip, h http.Header) {
 	values := h[HeaderEmit]
 	switch {
 	case len(values) == 0:
 	case run == nil || t == nil:
-		f.emits.stray(len(values))
+		f.emits.unprotected(len(values))
 	case t.route.Settles == settlesService:
 		f.emits.drop(run, t.route.class(), len(values), "the service settles on this route; it emits by stet_emit, in the transaction of its writes")
 	case t.undone || run.Declared() != stet.Executed:

@@ -5,36 +5,23 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/stet-go/stet"
 )
 
 // Encryption encrypts stored responses: see stet.Encryption.
 type Encryption struct {
-	// Keys are those that decrypt; the first also encrypts. To rotate, add the new one
-	// after the old one and reload every proxy; then move it to the front and reload;
-	// remove the old one when all results that it encrypted have expired
-	// (Retention.Result).
-	Keys []EncryptionKey `yaml:"keys"`
-	// AcceptPlain also replays responses that were stored unencrypted. Use it only for
-	// the time after encryption was switched on: anyone who can write to the store can
-	// make such a response.
-	AcceptPlain bool `yaml:"accept_plain"`
+	Keys        []EncryptionKey `yaml:"keys"`
+	AcceptPlain bool            `yaml:"accept_plain"`
 }
 
 // EncryptionKey is a secret in a file.
 type EncryptionKey struct {
-	// Name is stored with everything that the key encrypts: 1 to 255 bytes.
 	Name string `yaml:"name"`
-	// File has 32 random bytes in base64, as "openssl rand -base64 32" makes them.
-	// It is read when the configuration is, and so on each reload.
 	File string `yaml:"file"`
 }
 
-// Encrypts reads the files of Encryption's keys, for others that work with the records;
-// without Encryption it returns the zero value.
+// Encrypts reads the files of Encryption's keys. Without Encryption it returns the zero value.
 func (c *Config) Encrypts() (stet.Encryption, error) {
 	o, err := c.Encryption.options()
 	if err != nil {
@@ -55,7 +42,7 @@ func (e *Encryption) options() (o stet.Encryption, err error) {
 	names := map[string]bool{}
 	for i, k := range e.Keys {
 		bad := func(field, format string, args ...any) (stet.Encryption, error) {
-			return stet.Encryption{}, &misplaced{[]any{"keys", i, field}, fmt.Errorf(format, args...)}
+			return stet.Encryption{}, under(at(field, format, args...), "keys", i)
 		}
 		switch {
 		case k.Name == "" || len(k.Name) > 255:
@@ -80,17 +67,12 @@ func (e *Encryption) options() (o stet.Encryption, err error) {
 	return o, nil
 }
 
-// secretSize is how long the secret of a stet.EncryptionKey is, in bytes.
+// secretSize is the length of a secret, in bytes.
 const secretSize = 32
 
-// readSecret reads 32 bytes in base64. What is in the file is in no error.
+// readSecret reads 32 bytes in base64. Its error quotes no part of the file.
 func readSecret(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	text, err := readFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,14 @@ package proxy
 import (
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/stet-go/stet/stethttp"
 )
 
-// strip removes what only the proxy and the service may tell each other, in
-// every spelling that a service may take for it.
+// strip removes the fields between the proxy and the service, in every spelling that a service
+// can take for them.
 func strip(h http.Header) {
 	for name := range h {
 		if strings.HasPrefix(asVariable(name), "STET_") {
@@ -18,8 +19,8 @@ func strip(h http.Header) {
 	}
 }
 
-// stripHint removes from the header of a 1xx what a service may tell the proxy only, and what
-// belongs to the response after it.
+// stripHint removes from the header of a 1xx the fields for the proxy, and the fields of the
+// final response.
 func stripHint(h http.Header) {
 	strip(h)
 	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Idempotency-Expires", "Set-Cookie"} {
@@ -27,12 +28,12 @@ func stripHint(h http.Header) {
 	}
 }
 
-// stripClient removes what no client may say to the service.
+// stripClient removes fields that no client can send to the service.
 func stripClient(h http.Header) {
 	strip(h)
 	for name := range h {
 		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && asVariable(string(r)) == "_" }) {
-			continue // it is spelled as the proxy knows it
+			continue // the proxy knows this spelling
 		}
 		switch v := asVariable(name); {
 		case strings.HasPrefix(v, "X_FORWARDED_"), v == "CONTENT_LENGTH", v == "TRANSFER_ENCODING":
@@ -41,48 +42,14 @@ func stripClient(h http.Header) {
 	}
 }
 
-// trailers are the trailer fields of a request that are passed on: those that it
-// has declared, and that say nothing but what its content is. Others may be taken
-// for headers by a service, among them those that tell who it is.
-func trailers(declared http.Header, g *guarded) http.Header {
-	var passed http.Header
-	for name := range declared {
-		v := asVariable(name)
-		if (strings.Contains(v, "DIGEST") || strings.Contains(v, "CHECKSUM") || v == "CONTENT_MD5") && !strings.HasPrefix(v, "STET_") && !g.has(name) {
-			if passed == nil {
-				passed = http.Header{}
-			}
-			passed[name] = nil
-		}
-	}
-	return passed
-}
-
-// trailing fills in the trailer fields once the content was read.
-type trailing struct {
-	io.ReadCloser
-	from, to http.Header
-}
-
-// Read implements io.Reader.
-func (t *trailing) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
-	if err == io.EOF { //nolint:errorlint // a wrapped one is no end
-		for name := range t.to {
-			t.to[name] = t.from[name]
-		}
-	}
-	return n, err
-}
-
 // answer is a response's content.
 type answer struct {
 	io.ReadCloser
 	of   *http.Response
 	trip *trip // nil on routes that are not protected
 
-	emitted func(trailer http.Header) // is told of the trailer
-	counted int                       // bytes that the proxy holds, as the response is kept
+	emitted func(trailer http.Header) // receives the trailer
+	counted int                       // bytes in memory, because the response is stored
 }
 
 // Read implements io.Reader. It tells the trip when the content breaks off.
@@ -90,7 +57,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	if a.trip != nil && a.counted < a.trip.keeps() {
 		a.counted += n
-		visitOf(a.of.Request.Context()).hold(n)
+		stateOf(a.of.Request.Context()).hold(n)
 	}
 	switch {
 	case err == io.EOF: //nolint:errorlint // a wrapped one is no end
@@ -100,4 +67,78 @@ func (a *answer) Read(p []byte) (int, error) {
 		a.trip.unread.Store(true)
 	}
 	return n, err
+}
+
+// targetOf returns a request's target, path and query, byte for byte; "" if it cannot be sent
+// unchanged.
+func targetOf(r *http.Request, upstream *url.URL) string {
+	target := received(r)
+	if target == "*" && r.Method == http.MethodOptions {
+		return target
+	}
+	if !strings.HasPrefix(target, "/") { // "http:/payments", for instance: services differ in how they read it
+		return ""
+	}
+	target = strings.TrimSuffix(upstream.EscapedPath(), "/") + target
+	for i := range len(target) {
+		if target[i] <= ' ' || target[i] == 0x7f { // HTTP/2 lets spaces through, which would end an HTTP/1 target
+			return ""
+		}
+	}
+	if u := new(url.URL); !setTarget(u, target) {
+		return ""
+	}
+	return target
+}
+
+// received returns the target in origin form.
+func received(r *http.Request) string {
+	raw := r.RequestURI
+	u, err := url.ParseRequestURI(raw)
+	if err != nil || u.Path != r.URL.Path || u.RawPath != r.URL.RawPath || u.RawQuery != r.URL.RawQuery {
+		return r.URL.RequestURI() // a handler around the proxy has changed it
+	}
+	if _, rest, absolute := strings.Cut(raw, "://"); absolute && raw[0] != '/' {
+		i := strings.IndexAny(rest, "/?")
+		switch {
+		case i < 0:
+			return "/"
+		case rest[i] == '?':
+			return "/" + rest[i:]
+		}
+		return rest[i:]
+	}
+	return raw
+}
+
+// setTarget sets the target of a URL, byte for byte. It returns false if that is not possible.
+func setTarget(u *url.URL, target string) bool {
+	path, query, asked := strings.Cut(target, "?")
+	u.RawQuery, u.ForceQuery = query, asked
+	if !strings.HasPrefix(path, "//") {
+		u.Opaque = path
+		return true
+	}
+	// With two slashes, an opaque URL would name a host.
+	var err error
+	u.Path, err = url.PathUnescape(path)
+	u.RawPath = path
+	return err == nil && u.EscapedPath() == path
+}
+
+// isToken reports whether a text can be a method or the name of a field (RFC 9110, section
+// 5.6.2).
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// sendableHost reports whether a request can be sent with this host. The host of an absolute
+// target is not checked elsewhere, and a bad one would look like a service that cannot be
+// reached.
+func sendableHost(host string) bool {
+	return !strings.ContainsFunc(host, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"#/<>?@\\^`{|}", r)
+	})
 }

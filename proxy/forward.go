@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -18,10 +21,10 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// route is a Route at work.
+// route is a Route of a generation.
 type route struct {
 	Route
-	after   time.Duration // how long the service may be at work on what broke off
+	after   time.Duration // how long the service can still run a request that broke off
 	handler http.Handler  // the middleware around the forwarder
 }
 
@@ -29,9 +32,9 @@ type route struct {
 type forwarder struct {
 	proxy     *httputil.ReverseProxy
 	upstream  *url.URL
-	guarded   *guarded
+	reserved  *reservedHeaders
 	forwarded bool
-	longest   time.Duration // of what is not protected
+	longest   time.Duration // of unprotected requests
 	log       *slog.Logger
 	propagate func(context.Context, http.Header) // may be nil
 	budget    *budget                            // may be nil
@@ -39,20 +42,20 @@ type forwarder struct {
 	targets   *targets
 }
 
-func newForwarder(c *Config, upstream *url.URL, g *guarded, transport http.RoundTripper, o Options) *forwarder {
-	f := &forwarder{upstream: upstream, guarded: g, forwarded: c.Forwarded, longest: cmp.Or(time.Duration(c.Limits.Longest), DefaultLongest), log: o.ErrorLog, propagate: o.Propagate}
+func newForwarder(c *Config, upstream *url.URL, g *reservedHeaders, transport http.RoundTripper, o Options) *forwarder {
+	f := &forwarder{upstream: upstream, reserved: g, forwarded: c.Forwarded, longest: cmp.Or(time.Duration(c.Limits.Longest), DefaultLongest), log: o.ErrorLog, propagate: o.Propagate}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
 		ModifyResponse: f.response,
 		ErrorHandler:   f.failed,
 		BufferPool:     buffers{},
-		ErrorLog:       slog.NewLogLogger(o.ErrorLog.Handler(), slog.LevelDebug), // f says what matters
+		ErrorLog:       slog.NewLogLogger(o.ErrorLog.Handler(), slog.LevelDebug), // f logs errors itself
 	}
 	return f
 }
 
-// handler returns the forwarder of a route; of none, with nil.
+// handler returns the handler of a route; nil is for unprotected requests.
 func (f *forwarder) handler(rt *route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		run := stet.FromContext(r.Context())
@@ -64,7 +67,7 @@ func (f *forwarder) handler(rt *route) http.Handler {
 			f.proxy.ServeHTTP(w, r.WithContext(ctx))
 			return
 		}
-		back, ok := f.afford(w, visitOf(r.Context()).manner, run, t)
+		back, ok := f.afford(w, stateOf(r.Context()).manner, run, t)
 		if !ok {
 			return
 		}
@@ -73,14 +76,14 @@ func (f *forwarder) handler(rt *route) http.Handler {
 	})
 }
 
-// run sends a protected request. When the response breaks off, the outcome is unknown.
+// run sends a protected request. If the response breaks off, the outcome is unknown.
 func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t *trip) {
-	v := visitOf(r.Context())
+	v := stateOf(r.Context())
 	v.proxy.runs.Add(1)
 	defer v.proxy.runs.Add(-1)
 	if end, ok := r.Context().Deadline(); ok {
-		// A client that takes a large response slowly must not use up the time of the
-		// run: what the service answers would count as broken off.
+		// A client that reads a large response slowly must not use up the time of the run: the
+		// service's response would count as broken off.
 		v.writeUntil(end.Add(-time.Until(end) / 10))
 		defer v.writeUntil(time.Time{})
 	}
@@ -90,7 +93,7 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 			return
 		}
 		if !t.unread.Load() && v == http.ErrAbortHandler { //nolint:errorlint // the very value
-			return // a client that has left: what the service answered stands
+			return // the client has left: the service's response stands
 		}
 		f.leave(run, t, "the response broke off")
 		if v != http.ErrAbortHandler { //nolint:errorlint // see above
@@ -98,7 +101,7 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 		}
 	}()
 	f.proxy.ServeHTTP(w, r)
-	if t.unread.Load() { // where no server is around it, httputil returns as if all had come
+	if t.unread.Load() { // without a server around it, httputil returns as if the response was complete
 		f.leave(run, t, "the response broke off")
 	}
 }
@@ -114,31 +117,22 @@ func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 	run.Declare(stet.MayHaveExecuted, t.route.after)
 }
 
-// hopByHop are what a protected request cannot ask for: its content was read
-// already, and its response is kept.
+// hopByHop are fields that a protected request cannot use: its content was read already, and its
+// response is stored.
 var hopByHop = []string{"Expect", "Upgrade", "Connection"}
 
-// upgrading are what a request for another protocol has. That is passed on for
-// WebSocket only: by h2c, say, any request could be sent to the service on the
-// same connection, unseen.
+// upgrading are the fields of a request for another protocol. Only those for WebSocket are
+// forwarded: with h2c a client could send any request to the service on the same connection, past
+// the proxy.
 var upgrading = []string{"Upgrade", "Connection", "Http2-Settings"}
 
-// webSocket reports whether a request is for that, and nothing else.
+// webSocket reports whether a request is for WebSocket only.
 func webSocket(r *http.Request) bool {
 	upgrade := r.Header["Upgrade"]
 	return r.Method == http.MethodGet && len(upgrade) == 1 && strings.EqualFold(upgrade[0], "websocket")
 }
 
-// trailers passes on those trailer fields that may be.
-func (f *forwarder) trailers(pr *httputil.ProxyRequest, v *visit) {
-	pr.Out.Trailer = nil
-	if passed := trailers(v.declared, f.guarded); passed != nil && pr.Out.Body != nil {
-		pr.Out.Trailer = passed
-		pr.Out.Body = &trailing{pr.Out.Body, pr.In.Trailer, passed}
-	}
-}
-
-// rewrite makes the request that is sent.
+// rewrite makes the request to the service.
 func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	pr.SetURL(f.upstream)
@@ -159,12 +153,11 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	stripClient(out.Header)
-	v := visitOf(out.Context())
-	setTarget(out.URL, v.target)
+	setTarget(out.URL, stateOf(out.Context()).target)
 	if f.propagate != nil {
 		f.propagate(out.Context(), out.Header)
 	}
-	f.trailers(pr, v)
+	out.Trailer = nil // a service can merge its fields into the header
 	run := stet.FromContext(out.Context())
 	if run == nil && !webSocket(pr.In) {
 		for _, name := range upgrading {
@@ -178,7 +171,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
 		switch t := tripOf(out.Context()); {
 		case t == nil:
-		case t.errand:
+		case t.job:
 			maps.Copy(out.Header, t.own)
 		case t.route.Settles == settlesService:
 			out.Header[HeaderClaim] = pr.In.Header[HeaderClaim]
@@ -187,10 +180,10 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	if run == nil && safe(out.Method) {
 		return
 	}
-	once(out, run != nil)
+	once(out)
 }
 
-// safe methods ask for nothing to be done (RFC 9110, section 9.2.1).
+// safe reports whether a method is safe (RFC 9110, section 9.2.1).
 func safe(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -202,7 +195,7 @@ func safe(method string) bool {
 // errSwitched: the service switched to another protocol unasked.
 var errSwitched = errors.New("proxy: the service switched to another protocol unasked")
 
-// response looks at the service's answer before it is passed on.
+// response reads the header of the service's response before it is forwarded.
 func (f *forwarder) response(res *http.Response) error {
 	ctx := res.Request.Context()
 	execution := res.Header.Get(HeaderExecution)
@@ -215,7 +208,7 @@ func (f *forwarder) response(res *http.Response) error {
 	run, t := stet.FromContext(ctx), tripOf(ctx)
 	if run == nil || t == nil {
 		f.emitted(nil, nil, said)
-		if res.StatusCode != http.StatusSwitchingProtocols { // whose content can be written to
+		if res.StatusCode != http.StatusSwitchingProtocols { // its content is a connection
 			res.Body = &answer{ReadCloser: res.Body, of: res, emitted: func(h http.Header) { f.emitted(nil, nil, h) }}
 		}
 		return nil
@@ -238,36 +231,53 @@ func (f *forwarder) response(res *http.Response) error {
 	return nil
 }
 
-// failed answers in place of the service.
+// failed responds in place of the service.
 func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
-	run, t, told := stet.FromContext(r.Context()), tripOf(r.Context()), visitOf(r.Context()).manner
+	run, t, problems := stet.FromContext(r.Context()), tripOf(r.Context()), stateOf(r.Context()).manner
 	if run == nil || t == nil {
 		switch {
 		case errors.Is(err, context.Canceled):
 			panic(http.ErrAbortHandler) // the client has left
 		case t != nil && t.untouched():
-			told.refuse(w, &upstreamUnreachable)
+			problems.refuse(w, &upstreamUnreachable)
 		default:
-			told.refuse(w, &upstreamFailed)
+			problems.refuse(w, &upstreamFailed)
 		}
 		return
 	}
-	if t.untouched() && t.errand {
-		t.unreached, t.why = true, said(err)
+	if t.untouched() && t.job {
+		t.unreached, t.why = true, logError(err)
 		return
 	}
 	if t.untouched() {
 		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
-			slog.String("route", t.route.class()), slog.String("error", said(err)))
+			slog.String("route", t.route.class()), slog.String("error", logError(err)))
 		run.Declare(stet.NotExecuted, 0)
-		told.refuse(w, &upstreamUnreachable)
+		problems.refuse(w, &upstreamUnreachable)
 		return
 	}
-	f.leave(run, t, said(err))
-	told.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
+	f.leave(run, t, logError(err))
+	problems.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
 }
 
-// buffers are lent to responses while they are passed on.
+// logError returns what a log may have of an error about the service. An error about a
+// malformed answer quotes it, and must not be logged.
+func logError(err error) string {
+	var network *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	case errors.Is(err, context.Canceled):
+		return "the run was cancelled"
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return "the connection ended"
+	case errors.As(err, &network):
+		return network.Error()
+	}
+	return fmt.Sprintf("its answer could not be read (%T)", err)
+}
+
+// buffers are reused for the content of responses.
 type buffers struct{}
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}

@@ -22,14 +22,13 @@ import (
 const (
 	defaultSource = "stet"
 
-	formatCloudEvents = "cloudevents"
-	formatPlain       = "plain"
+	formatPlain = "plain"
 
 	maxSendTimeout = 5 * time.Minute
 
-	// hookCalls is how many requests of one target are under way at a time.
+	// hookCalls is how many requests of one target are in flight at a time.
 	hookCalls = 16
-	// maxHookAnswer is how much of an answer is read so that its connection is used again.
+	// maxHookAnswer is how much of a response is read so that its connection can be reused.
 	maxHookAnswer = 64 << 10
 )
 
@@ -45,11 +44,11 @@ type hook struct {
 
 	ctx    context.Context // of requests
 	cancel context.CancelFunc
-	slots  chan struct{} // of requests under way
+	slots  chan struct{} // of requests in flight
 	active sync.WaitGroup
 
 	mu   sync.Mutex
-	busy map[string]chan struct{} // lanes with a request under way, and its end
+	busy map[string]chan struct{} // lanes with a request in flight; closed at its end
 }
 
 // The fields of requests in the plain format; the ID is in stetmsg.IDHeader.
@@ -65,11 +64,6 @@ func (t *Target) hook(r *Relaying) (sender, error) {
 	}
 	if u, err := url.Parse(t.By); err != nil || u.Host == "" || u.Fragment != "" {
 		return nil, at("by", "%q is no URL with a host and without a fragment", redact(t.By))
-	}
-	switch t.Format {
-	case "", formatCloudEvents, formatPlain:
-	default:
-		return nil, at("format", "%q is neither cloudevents nor plain", t.Format)
 	}
 	h := &hook{url: t.By, plain: t.Format == formatPlain, source: cmp.Or(r.Source, defaultSource), headers: http.Header{}, timeout: cmp.Or(time.Duration(t.Timeout), DefaultSendTimeout)}
 	for name, value := range t.Headers {
@@ -97,7 +91,7 @@ func (h *hook) close() {
 	h.closing()
 }
 
-// own reports whether a field says what the request, its connection or the message is.
+// own reports whether a field describes the request, its connection or the message.
 func (h *hook) own(name string) bool {
 	name = strings.ToLower(name)
 	switch name {
@@ -110,8 +104,7 @@ func (h *hook) own(name string) bool {
 
 // sendable reports whether HTTP can send a field (RFC 9110, sections 5.1 and 5.5).
 func sendable(name, value string) bool {
-	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") == "" &&
-		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+	return isToken(name) && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // check implements sender.
@@ -124,7 +117,7 @@ func (h *hook) check(m stet.Message) error {
 	return nil
 }
 
-// lane is what messages are sent one after the other by.
+// lane returns the name of the sequence of a message.
 func lane(m stet.Message) string {
 	if m.Key == "" {
 		return "id " + m.ID // in order with no other
@@ -134,7 +127,7 @@ func lane(m stet.Message) string {
 
 // publish implements sender. Messages with one key are sent one after the other, and none
 // after one that was not taken; others at the same time.
-func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book) error {
+func (h *hook) publish(ctx context.Context, messages []stet.Message, results *publishResults) error {
 	lanes := make(map[string][]stet.Message)
 	for _, m := range messages {
 		lanes[lane(m)] = append(lanes[lane(m)], m)
@@ -151,7 +144,7 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book)
 		wg.Go(func() {
 			for lane := range work {
 				for _, m := range lane {
-					if err := h.send(ctx, m, book); err != nil {
+					if err := h.send(ctx, m, results); err != nil {
 						mu.Lock()
 						failed = err // the last stands for the others
 						mu.Unlock()
@@ -165,14 +158,14 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book)
 	return failed
 }
 
-// send has one message sent, and returns nil if it was taken. If ctx ends before that is
-// known, the request goes on for as long as it may take: it is not begun anew then.
-func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
+// send sends one message, and returns nil if the target took it. If ctx ends first, the request
+// continues until its timeout, so that the message is not sent twice.
+func (h *hook) send(ctx context.Context, m stet.Message, results *publishResults) error {
 	end, err := h.enter(ctx, lane(m))
 	if err != nil {
 		return err
 	}
-	if book.has(m.ID) { // since we waited
+	if results.has(m.ID) { // since we waited
 		end()
 		return nil
 	}
@@ -181,7 +174,7 @@ func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
 		defer end()
 		err := h.post(m)
 		if err == nil {
-			book.note(m.ID)
+			results.note(m.ID)
 		}
 		ended <- err
 	})
@@ -195,7 +188,7 @@ func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
 
 var errSlow = errors.New("it has not answered yet")
 
-// enter waits until nothing else is under way in a lane, and there is room for a request.
+// enter waits until no other request is in flight in a lane, and there is room for a request.
 func (h *hook) enter(ctx context.Context, lane string) (end func(), err error) {
 	for {
 		h.mu.Lock()
@@ -257,7 +250,7 @@ func (h *hook) post(m stet.Message) error {
 	}
 	res, err := h.client.Do(req)
 	if err != nil {
-		return errors.New("the request: " + said(err))
+		return errors.New("the request: " + logError(err))
 	}
 	defer res.Body.Close()
 	_, _ = io.CopyN(io.Discard, res.Body, maxHookAnswer)
@@ -267,8 +260,8 @@ func (h *hook) post(m stet.Message) error {
 	return nil
 }
 
-// encoded is a text as HTTP has attributes of CloudEvents (binding for HTTP, section
-// 3.1.3.2): visible ASCII, and in percent-encoding what else there is.
+// encoded encodes an attribute of a CloudEvent (binding for HTTP, section 3.1.3.2): visible ASCII
+// is unchanged, other bytes are percent-encoded.
 func encoded(text string) string {
 	plain := func(b byte) bool { return b > ' ' && b <= '~' && b != '"' && b != '%' }
 	if !slices.ContainsFunc([]byte(text), func(b byte) bool { return !plain(b) }) {

@@ -3,20 +3,18 @@ package proxy
 import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rsa"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
 )
 
@@ -24,11 +22,11 @@ import (
 const (
 	maxKeyFile = 1 << 20         // bytes
 	minRSA     = 2048            // bits; RFC 7518, section 3.3
-	lookAgain  = 1 * time.Second // how often a file is looked at, at most
+	lookAgain  = 1 * time.Second // the time between two checks of a file
 )
 
-// verifyKey is a key that tokens are verified with, and the algorithms that it is
-// good for: a public key must not be taken for an HMAC's secret.
+// verifyKey is a key that verifies tokens, with its algorithms: a public key must not be used as
+// the secret of HMAC.
 type verifyKey struct {
 	id      string // "" if it has none
 	key     any
@@ -38,15 +36,15 @@ type verifyKey struct {
 // keyring are the keys of one issuer.
 type keyring []verifyKey
 
-// find is a jwt.Keyfunc: the key of the token's kid. Without one there is nothing to
-// choose by, so there must be one key only.
+// find is a jwt.Keyfunc. It returns the key of the token's kid. A token without a kid needs a
+// ring with one key.
 func (ring keyring) find(t *jwt.Token) (any, error) {
-	if _, ok := t.Header["crit"]; ok { // what it names changes what the token says: RFC 7515, section 4.1.11
+	if _, ok := t.Header["crit"]; ok { // extensions that change the meaning of the token: RFC 7515, section 4.1.11
 		return nil, errors.New("the token has extensions that must be understood")
 	}
 	kid, named := t.Header["kid"].(string)
 	for _, k := range ring {
-		// A key without an ID is the only one, and fits every key ID of a token.
+		// A key without an ID is the only one. It fits every kid.
 		if named && k.id != "" && k.id != kid || !named && len(ring) > 1 {
 			continue
 		}
@@ -58,8 +56,8 @@ func (ring keyring) find(t *jwt.Token) (any, error) {
 	return nil, errors.New("no such key")
 }
 
-// keyFile is a keyring in a file, which is read again when it has changed. Should
-// that fail, the keys that were read before stand.
+// keyFile is a keyring in a file. It reads the file again after a change. If that fails, the keys
+// stay the same.
 type keyFile struct {
 	name  string
 	parse func([]byte) (keyring, error)
@@ -69,7 +67,7 @@ type keyFile struct {
 	ring   keyring
 	was    os.FileInfo
 	looked time.Time
-	wrong  string // what is, as the log knows
+	wrong  string // the last error in the log
 }
 
 // find is a jwt.Keyfunc.
@@ -96,23 +94,29 @@ func (f *keyFile) current() keyring {
 	return f.ring
 }
 
-// load reads the file. The caller holds mu, or is alone.
-func (f *keyFile) load() error {
-	file, err := os.Open(f.name)
+// readFile reads a file with a key or a token.
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer file.Close()
-	is, err := file.Stat()
-	if err != nil {
-		return err
-	}
 	text, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
+	if err == nil && len(text) > maxKeyFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
+	}
+	return text, err
+}
+
+// load reads the file. The caller holds mu, unless no other goroutine has f.
+func (f *keyFile) load() error {
+	is, err := os.Stat(f.name) // before reading: a later change is found by the next call
 	if err != nil {
 		return err
 	}
-	if len(text) > maxKeyFile {
-		return fmt.Errorf("%s is larger than %d bytes", f.name, maxKeyFile)
+	text, err := readFile(f.name)
+	if err != nil {
+		return err
 	}
 	ring, err := f.parse(text)
 	if err != nil {
@@ -122,60 +126,43 @@ func (f *keyFile) load() error {
 	return nil
 }
 
-var (
-	rsaMethods = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
-	edMethods  = []string{"EdDSA"}
-)
-
-// curves are those of ECDSA, each with its algorithm (RFC 7518, section 3.4).
-var curves = map[string]struct {
-	curve  elliptic.Curve
-	method string
-}{"P-256": {elliptic.P256(), "ES256"}, "P-384": {elliptic.P384(), "ES384"}, "P-521": {elliptic.P521(), "ES512"}}
+// methodsOf returns the algorithms of a public key: RFC 7518, sections 3.3 to 3.5, and RFC
+// 8037. It returns none for a key of another type.
+func methodsOf(key any) ([]string, error) {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		if k.N.BitLen() < minRSA || k.E < 3 || k.E%2 == 0 {
+			return nil, fmt.Errorf("an RSA key of %d bits with the exponent %d; at least %d bits, and an odd exponent", k.N.BitLen(), k.E, minRSA)
+		}
+		return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}, nil
+	case *ecdsa.PublicKey:
+		if method, ok := map[string]string{"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}[k.Curve.Params().Name]; ok {
+			return []string{method}, nil
+		}
+	case ed25519.PublicKey:
+		return []string{"EdDSA"}, nil
+	}
+	return nil, nil
+}
 
 // parsePEM reads one public key.
 func parsePEM(text []byte) (keyring, error) {
-	if k, err := jwt.ParseRSAPublicKeyFromPEM(text); err == nil {
-		return keyring{{key: k, methods: rsaMethods}}, nil
+	var key any
+	var err error
+	if key, err = jwt.ParseRSAPublicKeyFromPEM(text); err != nil {
+		if key, err = jwt.ParseECPublicKeyFromPEM(text); err != nil {
+			key, err = jwt.ParseEdPublicKeyFromPEM(text)
+		}
 	}
-	if k, err := jwt.ParseECPublicKeyFromPEM(text); err == nil {
-		return keyring{{key: k, methods: []string{"ES256", "ES384", "ES512"}}}, nil
+	methods, wrong := methodsOf(key)
+	if err != nil || wrong == nil && methods == nil {
+		return nil, errors.New("no PEM file with a public key of RSA, ECDSA or Ed25519")
 	}
-	if k, err := jwt.ParseEdPublicKeyFromPEM(text); err == nil {
-		return keyring{{key: k, methods: edMethods}}, nil
-	}
-	return nil, errors.New("no PEM file with a public key of RSA, ECDSA or Ed25519")
+	return keyring{{key: key, methods: methods}}, wrong
 }
 
-// jwk is a key of a JWK Set (RFC 7517; RFC 8037 for Ed25519).
-type jwk struct {
-	Kty string   `json:"kty"`
-	Kid string   `json:"kid"`
-	Use string   `json:"use"`
-	Ops []string `json:"key_ops"`
-	Alg string   `json:"alg"`
-	Crv string   `json:"crv"`
-	N   octets   `json:"n"`
-	E   octets   `json:"e"`
-	X   octets   `json:"x"`
-	Y   octets   `json:"y"`
-}
-
-// octets are bytes in base64url without padding.
-type octets []byte
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (o *octets) UnmarshalJSON(text []byte) error {
-	var s string
-	err := json.Unmarshal(text, &s)
-	if err == nil {
-		*o, err = base64.RawURLEncoding.DecodeString(s)
-	}
-	return err
-}
-
-// parseJWKS reads a JWK Set. Keys of types that it does not know, and those that are
-// not for signatures, are left out, as RFC 7517, section 5 says.
+// parseJWKS reads a JWK Set (RFC 7517). It ignores keys of types that it does not know, and
+// keys that are not for signatures: RFC 7517, section 5.
 func parseJWKS(text []byte) (keyring, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -185,28 +172,20 @@ func parseJWKS(text []byte) (keyring, error) {
 	}
 	var ring keyring
 	for i, raw := range set.Keys {
-		var k jwk
-		if err := json.Unmarshal(raw, &k); err != nil {
+		var m jwkset.JWKMarshal
+		if err := json.Unmarshal(raw, &m); err != nil {
 			return nil, fmt.Errorf("keys[%d] cannot be read", i)
 		}
-		if k.Use != "" && k.Use != "sig" || k.Ops != nil && !slices.Contains(k.Ops, "verify") {
-			continue
-		}
-		key, methods, err := k.public()
+		k, err := verifying(m)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("keys[%d] (kid %q): %w", i, k.Kid, err)
-		case key == nil:
-			continue
-		case k.Alg != "":
-			if methods = slices.DeleteFunc(slices.Clone(methods), func(m string) bool { return m != k.Alg }); len(methods) == 0 {
-				continue
-			}
+			return nil, fmt.Errorf("keys[%d] (kid %q): %w", i, m.KID, err)
+		case len(k.methods) == 0:
+		case slices.ContainsFunc(ring, func(other verifyKey) bool { return other.id == k.id }):
+			return nil, fmt.Errorf("keys[%d]: there are two of kid %q", i, k.id)
+		default:
+			ring = append(ring, k)
 		}
-		if slices.ContainsFunc(ring, func(other verifyKey) bool { return other.id == k.Kid }) {
-			return nil, fmt.Errorf("keys[%d]: there are two of kid %q", i, k.Kid)
-		}
-		ring = append(ring, verifyKey{k.Kid, key, methods})
 	}
 	switch {
 	case len(ring) == 0:
@@ -217,33 +196,25 @@ func parseJWKS(text []byte) (keyring, error) {
 	return ring, nil
 }
 
-// public returns the key, nil if its type is not known.
-func (k *jwk) public() (any, []string, error) {
+// verifying returns a key of a JWK Set. It has no methods if it cannot verify a token.
+func verifying(m jwkset.JWKMarshal) (verifyKey, error) {
 	switch {
-	case k.Kty == "RSA":
-		n, e := new(big.Int).SetBytes(k.N), new(big.Int).SetBytes(k.E)
-		if n.BitLen() < minRSA || !e.IsInt64() || e.Int64() < 3 || e.Int64() > 1<<31-1 || e.Bit(0) == 0 {
-			return nil, nil, fmt.Errorf("an RSA key of %d bits; at least %d, and an odd exponent", n.BitLen(), minRSA)
-		}
-		return &rsa.PublicKey{N: n, E: int(e.Int64())}, rsaMethods, nil
-	case k.Kty == "EC" && curves[k.Crv].curve != nil:
-		c := curves[k.Crv]
-		size := (c.curve.Params().BitSize + 7) / 8
-		if len(k.X) != size || len(k.Y) != size {
-			return nil, nil, fmt.Errorf("coordinates of %d and %d bytes; %s has %d", len(k.X), len(k.Y), k.Crv, size)
-		}
-		key, err := ecdsa.ParseUncompressedPublicKey(c.curve, slices.Concat([]byte{4}, k.X, k.Y))
-		if err != nil {
-			return nil, nil, errors.New("the point is not on the curve")
-		}
-		return key, []string{c.method}, nil
-	case k.Kty == "OKP" && k.Crv == "Ed25519":
-		if len(k.X) != ed25519.PublicKeySize {
-			return nil, nil, fmt.Errorf("%d bytes; Ed25519 has %d", len(k.X), ed25519.PublicKeySize)
-		}
-		return ed25519.PublicKey(k.X), edMethods, nil
-	case k.Kty == "oct":
-		return nil, nil, errors.New("a secret has no place in a file of public keys; write secret instead")
+	case m.USE != "" && m.USE != jwkset.UseSig || m.KEYOPS != nil && !slices.Contains(m.KEYOPS, jwkset.KeyOpsVerify):
+		return verifyKey{}, nil
+	case m.KTY == jwkset.KtyOct:
+		return verifyKey{}, errors.New("a secret has no place in a file of public keys; write secret instead")
 	}
-	return nil, nil, nil
+	m.X5C = nil // the file is trusted: no certificate has to vouch for a key in it
+	decoded, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{SkipAll: true})
+	if errors.Is(err, jwkset.ErrUnsupportedKey) {
+		return verifyKey{}, nil
+	}
+	if err != nil {
+		return verifyKey{}, err
+	}
+	methods, err := methodsOf(decoded.Key())
+	if m.ALG != "" {
+		methods = slices.DeleteFunc(methods, func(method string) bool { return method != m.ALG.String() })
+	}
+	return verifyKey{m.KID, decoded.Key(), methods}, err
 }

@@ -174,8 +174,8 @@ func TestWrongSetsOfKeysAreErrors(t *testing.T) {
 		"each needs a kid":     {public(t, "a", ed), public(t, "", ec)},
 		"a secret has no":      {{"kty": "oct", "k": "c2VjcmV0"}},
 		"an RSA key of 0 bits": {small},
-		"not on the curve":     {off},
-		"3 bytes; Ed25519":     {short},
+		"not on the specified": {off},
+		"should be 32 bytes":   {short},
 		"cannot be read":       {{"kty": 7}},
 	} {
 		set(t, file, keys...)

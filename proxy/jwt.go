@@ -13,30 +13,19 @@ import (
 
 // JWT is the scope in a claim of a JSON Web Token (RFC 7519).
 type JWT struct {
-	Claim string `yaml:"claim"` // default "sub"; its value must be text
-	// Header has the token, with or without "Bearer ". Default Authorization. Without a
-	// key to verify it, either Config.Authorize verifies it, or it must be a header that a
-	// gateway sets, and removes from clients' requests: a client could write any claim there.
-	Header string `yaml:"header"`
-	// JWKSFile is a file with the public keys (RFC 7517): RSA, ECDSA or Ed25519. A token
-	// selects one by its "kid".
-	JWKSFile string `yaml:"jwks_file"`
-	// KeyFile is, instead, a PEM file with the one public key. Both kinds of file
-	// are read again when they have changed.
-	KeyFile string `yaml:"key_file"`
-	// Secret is, instead, the secret of HMAC, at least 32 bytes.
-	Secret string `yaml:"secret"`
-	// Issuer and Audience, if set, must be those of the token.
-	Issuer   string `yaml:"issuer"`
-	Audience string `yaml:"audience"`
-	// AllowEndless also accepts tokens without an expiry. By default a verified token
-	// must have "exp": a stolen token without one would be valid for ever.
-	AllowEndless bool `yaml:"allow_endless"`
+	Claim        string `yaml:"claim"`
+	Header       string `yaml:"header"`
+	JWKSFile     string `yaml:"jwks_file"`
+	KeyFile      string `yaml:"key_file"`
+	Secret       string `yaml:"secret"`
+	Issuer       string `yaml:"issuer"`
+	Audience     string `yaml:"audience"`
+	AllowEndless bool   `yaml:"allow_endless"`
 }
 
 const minSecret = 32 // bytes; RFC 7518, section 3.2
 
-// check returns what is wrong with the fields beside each other.
+// check returns an error if the fields contradict each other.
 func (j *JWT) check(vouched bool) error {
 	sources := 0
 	for _, s := range []string{j.JWKSFile, j.KeyFile, j.Secret} {
@@ -98,23 +87,20 @@ func (j *JWT) extractor(log *slog.Logger, vouched bool) (extractor, error) {
 	}, nil
 }
 
-// keys returns what finds the key that a token is verified with, nil if none is.
+// keys returns the keys of tokens, nil if tokens are not verified here.
 func (j *JWT) keys(log *slog.Logger) (jwt.Keyfunc, error) {
 	switch {
 	case j.Secret != "":
 		return keyring{{key: []byte(j.Secret), methods: []string{"HS256", "HS384", "HS512"}}}.find, nil
-	case j.KeyFile != "":
-		f := &keyFile{name: j.KeyFile, parse: parsePEM, log: log}
-		if err := f.load(); err != nil {
-			return nil, fmt.Errorf("jwt: key_file: %w", err)
-		}
-		return f.find, nil
-	case j.JWKSFile != "":
-		f := &keyFile{name: j.JWKSFile, parse: parseJWKS, log: log}
-		if err := f.load(); err != nil {
-			return nil, fmt.Errorf("jwt: jwks_file: %w", err)
-		}
-		return f.find, nil
+	case j.KeyFile == "" && j.JWKSFile == "":
+		return nil, nil
 	}
-	return nil, nil
+	field, f := "key_file", &keyFile{name: j.KeyFile, parse: parsePEM, log: log}
+	if j.JWKSFile != "" {
+		field, f.name, f.parse = "jwks_file", j.JWKSFile, parseJWKS
+	}
+	if err := f.load(); err != nil {
+		return nil, fmt.Errorf("jwt: %s: %w", field, err)
+	}
+	return f.find, nil
 }

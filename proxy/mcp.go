@@ -22,37 +22,33 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// MCP says that a route is the endpoint of a Model Context Protocol server, by streamable
-// HTTP: calls of its tools are protected, and all else passes.
+// MCP makes a route the endpoint of a Model Context Protocol server, by streamable HTTP. Calls
+// of its tools are protected; other messages pass.
 type MCP struct {
-	// KeyName is the member of a call's _meta that has the key. Default:
-	// "io.github.stet-go/idempotency-key".
-	KeyName string `yaml:"key_name"`
-	// Unprotected are tools whose calls pass, with a key or without: those that only read.
+	KeyName     string   `yaml:"key_name"`
 	Unprotected []string `yaml:"unprotected"`
 }
 
 const (
 	// defaultMCPWait is how long a call waits for the same call in flight.
 	defaultMCPWait = 30 * time.Second
-	// maxWatched bounds what is held of a response to find out what it says, in bytes.
+	// maxWatched is how much of a response is read into memory, in bytes.
 	maxWatched = 16 << 20
 )
 
 func (m *MCP) keyName() string { return cmp.Or(m.KeyName, mcpcall.KeyName) }
 
-// asMCP fills in what a route has of its own as the endpoint of a server of tools, or
-// says what cannot be together with that.
+// asMCP sets the fields that MCP implies, or returns an error about a field that contradicts it.
 func (r *Route) asMCP() error {
 	if r.MCP == nil || r.Pass {
 		return nil
 	}
 	if err := mcpcall.CheckName(r.MCP.keyName()); err != nil {
-		return &misplaced{[]any{"mcp", "key_name"}, fmt.Errorf("%q is no name for _meta: %w", r.MCP.KeyName, err)}
+		return under(at("key_name", "%q is no name for _meta: %w", r.MCP.KeyName, err), "mcp")
 	}
 	for i, name := range r.MCP.Unprotected {
 		if name == "" || slices.Contains(r.MCP.Unprotected[:i], name) {
-			return &misplaced{[]any{"mcp", "unprotected"}, fmt.Errorf("%q is the name of no tool, or there twice", name)}
+			return under(at("unprotected", "%q is the name of no tool, or there twice", name), "mcp")
 		}
 	}
 	for _, refused := range []struct {
@@ -82,7 +78,7 @@ func (r *Route) asMCP() error {
 	return nil
 }
 
-// toolName is what an operation of a route with MCP is called.
+// toolName is the name of an operation of a route with MCP.
 func toolName(r *http.Request) string {
 	if m, ok := r.Context().Value(mcpKey{}).(*mcpcall.Message); ok {
 		return "tools/call " + m.Tool
@@ -90,7 +86,7 @@ func toolName(r *http.Request) string {
 	return "tools/call"
 }
 
-// compareCalls has the tool and its arguments compared, instead of the content.
+// compareCalls returns the tool and its arguments, for the fingerprint.
 func compareCalls(_ string, body []byte) ([]byte, error) {
 	m, err := mcpcall.Read(body)
 	switch {
@@ -102,15 +98,15 @@ func compareCalls(_ string, body []byte) ([]byte, error) {
 	return append([]byte("tools/call\x00"+m.Tool+"\x00"), m.Args...), nil
 }
 
-// toolDoor is before the middleware of a route with MCP. It lets pass what is no protected call,
-// and tells what the middleware says in the words of the protocol.
+// toolDoor is before the middleware of a route with MCP. Only calls of tools go to the
+// middleware. It converts responses of the middleware to responses of the protocol.
 type toolDoor struct {
 	route    *MCP
 	limit    int64 // of the content
 	base     string
 	replayed string
 	protect  http.Handler // calls of tools
-	pass     http.Handler // all else
+	pass     http.Handler // other messages
 }
 
 type mcpKey struct{}
@@ -130,7 +126,7 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseMessage(w, status, &mcpcall.Error{Code: mcpcall.CodeInvalidRequest, Text: "Not executed: " + text})
 		return
 	}
-	visitOf(r.Context()).hold(len(content)) // the middleware has a copy
+	stateOf(r.Context()).hold(len(content)) // the middleware has a copy
 	m, err := mcpcall.Read(content)
 	if err != nil {
 		e, _ := errors.AsType[*mcpcall.Error](err)
@@ -144,16 +140,16 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Header = r.Header.Clone()
-	r.Header.Del("Accept-Encoding") // what the service answers has to be read here
+	r.Header.Del("Accept-Encoding") // toolWatch reads the service's response
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && mediaType == jsonType {
 		r.Header.Set("Content-Type", jsonType) // one form for all retries: its parameters mean nothing
 	}
-	t := &toolAnswer{w: w, d: d, id: m.ID, hold: visitOf(r.Context()).hold}
+	t := &toolAnswer{w: w, d: d, id: m.ID, hold: stateOf(r.Context()).hold}
 	d.protect.ServeHTTP(t, r)
 	t.end()
 }
 
-// refuseMessage answers in the protocol to what is no message that could be answered.
+// refuseMessage responds to a content that is no message.
 func refuseMessage(w http.ResponseWriter, status int, e *mcpcall.Error) {
 	answerJSON(w, status, e.Response())
 }
@@ -167,11 +163,11 @@ func answerJSON(w http.ResponseWriter, status int, content []byte) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	w.WriteHeader(status)
-	_, _ = w.Write(content) // a client that has left hears nothing
+	_, _ = w.Write(content)
 }
 
-// toolAnswer passes on the service's own answer to a call. What the middleware says itself, and a
-// replay, it holds back, and words anew.
+// toolAnswer forwards the service's response to a call. It holds back a response of the
+// middleware, and a replay, to convert it.
 type toolAnswer struct {
 	w      http.ResponseWriter
 	d      *toolDoor
@@ -180,7 +176,7 @@ type toolAnswer struct {
 	holds  bool
 	status int
 	held   []byte
-	hold   func(int) // counts what is held
+	hold   func(int) // counts bytes in memory
 }
 
 // Unwrap is for http.ResponseController.
@@ -211,7 +207,7 @@ func (t *toolAnswer) Write(p []byte) (int, error) {
 	t.WriteHeader(http.StatusOK)
 	if t.holds {
 		t.hold(len(p))
-		t.held = append(t.held, p...) // at most what is kept of a response, or a problem
+		t.held = append(t.held, p...) // at most a stored response, or a problem
 		return len(p), nil
 	}
 	return t.w.Write(p)
@@ -226,7 +222,7 @@ func (t *toolAnswer) FlushError() error {
 	return http.NewResponseController(t.w).Flush()
 }
 
-// end sends what was held back, in the words of the protocol.
+// end sends the response that was held back, converted to the protocol.
 func (t *toolAnswer) end() {
 	if !t.holds {
 		return
@@ -250,19 +246,19 @@ func (t *toolAnswer) end() {
 	} else if reply, ok := mcpcall.ReplyIn(mediaType == eventStream, t.held); ok {
 		answerJSON(t.w, http.StatusOK, reply.Replay(t.id))
 		return
-	} else if t.status < http.StatusBadRequest { // of another face, or of a verifier
+	} else if t.status < http.StatusBadRequest { // of another adapter, or of a verifier
 		answerJSON(t.w, http.StatusOK, mcpcall.Respond(t.id, words.Other(mediaType, t.held)))
 		return
 	}
-	t.w.WriteHeader(t.status) // of the service, and nothing of the protocol
+	t.w.WriteHeader(t.status) // of the service, but not of the protocol
 	_, _ = t.w.Write(t.held)
 }
 
-// own reports whether a response is a problem that stet has told: see notOwn.
+// own reports whether a response is a problem of stet: see notOwn.
 func own(h http.Header) bool { return h.Get("Content-Type") == problem.MediaType }
 
-// notOwn gives a problem of the service, which may be protected by stet, too, a media type
-// with a parameter, so that it is not taken for one about the run here.
+// notOwn adds a parameter to the media type of a service's problem. The service can use stet,
+// too, and its problem must not be taken for one of the proxy.
 func notOwn(h http.Header) {
 	if own(h) {
 		h.Set("Content-Type", problem.MediaType+"; charset=utf-8")
@@ -274,8 +270,8 @@ const (
 	jsonType    = "application/json"
 )
 
-// toolWatch is between the middleware of a route with MCP and the service: it finds out
-// what the service's answer to a call says of its effect.
+// toolWatch is between the middleware of a route with MCP and the service. It reads whether a
+// call had an effect.
 type toolWatch struct {
 	route *route
 	next  http.Handler
@@ -290,7 +286,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		t.next.ServeHTTP(w, r)
 		return
 	}
-	a := &watched{ResponseWriter: w, id: m.ID, hold: visitOf(r.Context()).hold}
+	a := &watched{ResponseWriter: w, id: m.ID, hold: stateOf(r.Context()).hold}
 	t.next.ServeHTTP(a, r)
 	a.end()
 	switch {
@@ -304,8 +300,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// watched is the http.ResponseWriter of toolWatch. It has no Unwrap: what is written has
-// to be seen.
+// watched is the http.ResponseWriter of toolWatch. It has no Unwrap, so that it sees all writes.
 type watched struct {
 	http.ResponseWriter
 	id     []byte
@@ -362,7 +357,7 @@ func (a *watched) look(p []byte) {
 	}
 }
 
-// message looks at one message of the service.
+// message reads one message of the service.
 func (a *watched) message(data []byte) {
 	switch r, ok := mcpcall.ReadReply(data); {
 	case ok && r.For(a.id):
@@ -380,7 +375,7 @@ func (a *watched) end() {
 	}
 }
 
-// refused reports whether the service says by its status that it has not taken the message.
+// refused reports whether the service has refused the message by its status.
 func (a *watched) refused() bool {
 	return a.status >= 400 && a.status < 500 && a.status != http.StatusRequestTimeout
 }

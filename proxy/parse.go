@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	_ "embed" // the reference
+	_ "embed" // the schema
 	"errors"
 	"fmt"
 	"io"
@@ -23,13 +24,13 @@ var Reference string
 // maxConfig bounds a configuration, in bytes.
 const maxConfig = 1 << 20
 
-// Parse reads a configuration. name is the file's, for errors, which give the line. An
-// unknown field, a value of another type, an invalid duration or size, and a variable
-// that is not set are errors; Check finds the rest.
+// Parse reads a configuration. name is the file's, for errors, which also have the line. Unknown
+// fields, values of another type, invalid durations and sizes, and variables that are not set are
+// errors. Check finds all others.
 //
-// ${NAME} in a value is replaced by an environment variable, by lookup (os.LookupEnv),
-// ${NAME:-text} by text if that is not set or empty, and $$ by a dollar sign. Errors
-// never show the value of a variable.
+// ${NAME} in a value is replaced by an environment variable, from lookup (os.LookupEnv);
+// ${NAME:-text} by text if the variable is not set or empty; $$ by a dollar sign. Errors never
+// show the value of a variable.
 func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Config, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
@@ -78,10 +79,10 @@ func (c *Config) explain(err error) error {
 	return errors.New(goTypes.ReplaceAllStringFunc(text, plainType))
 }
 
-// goTypes are what the decoder calls what it wanted.
+// goTypes matches the decoder's description of a type.
 var goTypes = regexp.MustCompile("(cannot unmarshal !!\\w+(?: `[^`]*`)?) into \\S+")
 
-// plainType says of a type what a writer of YAML knows.
+// plainType describes a type to a reader who knows YAML, not Go.
 func plainType(s string) string {
 	before, typ, _ := strings.Cut(s, " into ")
 	before = strings.NewReplacer("cannot unmarshal ", "", "!!str", "text", "!!int", "number", "!!seq", "a list", "!!map", "a mapping",
@@ -101,18 +102,18 @@ func plainType(s string) string {
 	return before + " where " + typ + " belongs"
 }
 
-// parser collects what is wrong.
+// parser collects errors.
 type parser struct {
 	lookup  func(string) (string, bool)
-	secrets []string // what came from variables
+	secrets []string // values of variables
 	errs    []error
 
-	merging map[*yaml.Node]bool // mappings that merges (<<) have led through
+	merging map[*yaml.Node]bool // mappings in which a merge (<<) is being checked
 	merges  int
 }
 
-// maxMerges bounds how many mappings are merged into others: of merges in merges,
-// a small file could have more than anybody could wait for.
+// maxMerges is how many mappings can be merged into others. A small file with merges in merges
+// could take hours.
 const maxMerges = 1000
 
 func (p *parser) bad(n *yaml.Node, format string, args ...any) {
@@ -121,7 +122,7 @@ func (p *parser) bad(n *yaml.Node, format string, args ...any) {
 
 var variable = regexp.MustCompile(`\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|.?)`)
 
-// substitute puts variables into all values below n.
+// substitute replaces the variables in all values below n.
 func (p *parser) substitute(n *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
 		return // its target is somewhere else in the tree
@@ -161,8 +162,8 @@ func (p *parser) substitute(n *yaml.Node) {
 	}
 }
 
-// hide takes the values of variables out of an error. Short ones are looked for
-// in quotes only: a digit is no secret, and is in every line number.
+// hide removes the values of variables from an error. Short values are only removed within
+// quotes: a digit is in every line number.
 func (c *Config) hide(err error) error {
 	if len(c.secrets) == 0 {
 		return err
@@ -179,8 +180,8 @@ func (c *Config) hide(err error) error {
 	return errors.New(text)
 }
 
-// fields looks for fields that typ does not have. The decoder would find them,
-// too, but not once a node was changed or decodes itself.
+// fields adds an error for each field that typ does not have. The decoder does so only for nodes
+// that neither change nor decode themselves.
 func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -230,8 +231,8 @@ func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 	}
 }
 
-// merge looks for such fields in what is merged into the mapping n: a mapping, or
-// a list of some. One that is merged into itself would never end.
+// merge checks the fields of mappings that are merged into n. A mapping that is merged into
+// itself would never end.
 func (p *parser) merge(n, value *yaml.Node, typ reflect.Type, path string) {
 	p.merging[n] = true
 	defer delete(p.merging, n)
@@ -263,7 +264,7 @@ func in(path string) string {
 	return " of " + path
 }
 
-// misplaced is an error about a field, whose line is looked up later.
+// misplaced is an error about a field. place adds its line.
 type misplaced struct {
 	path []any // names and indexes
 	err  error
@@ -276,16 +277,21 @@ func at(field, format string, args ...any) error {
 	return &misplaced{path: []any{field}, err: fmt.Errorf(format, args...)}
 }
 
-// under places an error below a path.
+// under places errors, which can be joined, below a path.
 func under(err error, path ...any) error {
-	if m, ok := errors.AsType[*misplaced](err); ok {
-		return &misplaced{append(path, m.path...), m.err}
+	var errs []error
+	for _, err := range split(err) {
+		if m, ok := errors.AsType[*misplaced](err); ok {
+			errs = append(errs, &misplaced{slices.Concat(path, m.path), m.err})
+		} else {
+			errs = append(errs, &misplaced{path, err})
+		}
 	}
-	return &misplaced{path, err}
+	return errors.Join(errs...)
 }
 
-// place puts the file's name, the line and the path before an error about what
-// is at path, or below it if the error says so.
+// place adds the file's name, the line and the path to an error about the field at path, or below
+// it.
 func (c *Config) place(err error, path ...any) error {
 	if m, ok := errors.AsType[*misplaced](err); ok {
 		path, err = append(path, m.path...), m.err
@@ -343,3 +349,9 @@ func field(n *yaml.Node, name string) *yaml.Node {
 	}
 	return merged
 }
+
+// Schema is the JSON schema of a configuration, for editors: what Parse takes, with the
+// words of Reference. Check knows more.
+//
+//go:embed schema.json
+var Schema string

@@ -9,22 +9,21 @@ import (
 	"github.com/stet-go/stet/internal/timer"
 )
 
-// Parts are what a Proxy does in the background, beside serving requests. Each does
-// nothing where the configuration asks for nothing.
+// Parts are the background work of a Proxy. A part without configuration does nothing.
 type Parts uint8
 
 const (
-	// Workers hand accepted operations to the service: see Route.Async.
+	// Workers send accepted operations to the service: see Route.Async.
 	Workers Parts = 1 << iota
 	// Relay sends the messages that operations have emitted.
 	Relay
-	// Reconciler asks verifiers about dead runs.
+	// Reconciler calls verifiers about operations whose outcome is unknown.
 	Reconciler
-	// Consumers receive messages and hand them to the service.
+	// Consumers receive messages and send them to the service.
 	Consumers
 )
 
-// part works in the background of a generation.
+// part runs in the background of a generation.
 type part struct {
 	name string
 	// run returns soon after ctx has ended. If it returns before, it is called again
@@ -32,7 +31,7 @@ type part struct {
 	run func(ctx context.Context) error
 }
 
-// The pause after a part has failed once, and the longest.
+// The first and the longest pause after a part has failed.
 const (
 	minPartPause = time.Second
 	maxPartPause = 30 * time.Second
@@ -76,12 +75,12 @@ func (b *background) keep(ctx context.Context, p part) {
 	}
 }
 
-// stop has the parts begin nothing more.
+// stop ends the parts.
 func (b *background) stop() {
 	if b.cancel != nil {
 		b.cancel()
 	}
 }
 
-// wait returns when all parts have ended.
+// wait returns after all parts have ended.
 func (b *background) wait() { b.active.Wait() }

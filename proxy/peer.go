@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// peer is an address that requests come from, or a network of addresses.
+// peer is a client address, or a network of addresses.
 type peer struct {
 	memory
 	from   netip.Prefix
-	visits int // guarded by Proxy.mu
+	active int // requests; guarded by Proxy.mu
 }
 
-// peerOf is the peer of a request. Requests whose address is not known have one together.
+// peerOf returns the peer of a request. Requests with an unknown address share one.
 func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr)
 	addr := at.Addr()
@@ -34,8 +34,8 @@ func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 	return network
 }
 
-// admitted reports whether there is room for the visit.
-func (v *visit) admitted(from netip.Prefix) bool {
+// admitted reports whether there is memory for the request.
+func (v *requestState) admitted(from netip.Prefix) bool {
 	p := v.proxy
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,22 +48,22 @@ func (v *visit) admitted(from netip.Prefix) bool {
 		v.peer = nil
 		return false
 	}
-	is.visits++
+	is.active++
 	p.peers[from] = is
-	p.visits[v] = struct{}{}
+	p.active[v] = struct{}{}
 	return true
 }
 
-// left forgets the peer with its last visit. The caller holds Proxy.mu.
+// left removes the peer after its last request. The caller holds Proxy.mu.
 func (p *peer) left(all map[netip.Prefix]*peer) {
-	if p.visits--; p.visits == 0 {
+	if p.active--; p.active == 0 {
 		delete(all, p.from)
 	}
 }
 
-// take takes bytes until the visit ends; it is false, and takes none, if that is too much
-// for the peer, or in all.
-func (v *visit) take(n int64) bool {
+// take takes bytes until the request ends. It returns false, and takes none, if that exceeds the
+// limit of the peer or of all.
+func (v *requestState) take(n int64) bool {
 	if !v.peer.take(n) {
 		return false
 	}
@@ -75,16 +75,16 @@ func (v *visit) take(n int64) bool {
 	return true
 }
 
-// count counts bytes that are held, or with a negative n are not any more.
-func (v *visit) count(n int64) {
+// count adds n bytes; n can be negative.
+func (v *requestState) count(n int64) {
 	v.proxy.memory.used.Add(n)
 	if v.peer != nil {
 		v.peer.used.Add(n)
 	}
 }
 
-// refuseBusy answers a request for which there is no memory.
-func (v *visit) refuseBusy() {
+// refuseBusy responds to a request for which there is no memory.
+func (v *requestState) refuseBusy() {
 	p := v.proxy
 	n := p.busy.Add(1)
 	if p.sayBusy.due() {

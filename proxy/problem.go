@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"time"
 
@@ -10,8 +11,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// condition is a type of problem (RFC 9457) that the proxy itself answers with;
-// all others are stethttp's.
+// condition is a problem (RFC 9457) of the proxy; all others are stethttp's.
 type condition struct {
 	name       string
 	status     int
@@ -22,7 +22,7 @@ type condition struct {
 	retryAfter time.Duration
 }
 
-// soon as a condition's retryAfter is that of the configuration.
+// soon is the retryAfter of the configuration.
 const soon time.Duration = -1
 
 var (
@@ -59,15 +59,38 @@ var (
 		"The service did not answer, or its answer broke off. The request may have been executed.", false, stet.MayHaveExecuted, 0}
 )
 
-// manner is how problems are told.
+// manner is the part of the configuration that problems need.
 type manner struct {
-	base  string        // what their types begin with
-	again time.Duration // when to ask again, where that is no other
+	base  string        // prefix of their types
+	again time.Duration // default of Retry-After
 }
 
-// manner is how the configuration has problems told.
 func (c *Config) manner() manner {
 	return manner{cmp.Or(c.ProblemBase, stethttp.DefaultProblemBase), cmp.Or(time.Duration(c.RetryAfter), time.Second)}
+}
+
+// checkProblems returns the errors of the fields that all routes share. If there are errors,
+// it also returns the configuration without those fields, so that no route reports them again.
+func (c *Config) checkProblems() (others *Config, err error) {
+	engine, err := bareEngine(stet.Policy{})
+	if err != nil {
+		return c, err
+	}
+	defer engine.Close()
+	shared := []stethttp.Options{{ReplayedHeader: c.ReplayedHeader}, {RetryAfter: time.Duration(c.RetryAfter)}, {ProblemBase: c.ProblemBase}}
+	var errs []error
+	for i, field := range []string{"replayed_header", "retry_after", "problem_base"} {
+		shared[i].Scope = stethttp.SingleTenant
+		if _, err := stethttp.New(engine, shared[i]); err != nil {
+			errs = append(errs, under(fieldOf(err, nil), field))
+		}
+	}
+	if errs == nil {
+		return c, nil
+	}
+	without := *c
+	without.ReplayedHeader, without.RetryAfter, without.ProblemBase = "", 0, ""
+	return &without, errors.Join(errs...)
 }
 
 func (m manner) refuse(w http.ResponseWriter, c *condition) {

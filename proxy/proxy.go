@@ -1,5 +1,5 @@
-// Package proxy protects an HTTP service in any language: it is stethttp's
-// middleware in front of a reverse proxy that sends nothing twice.
+// Package proxy protects an HTTP service in any language. It is stethttp's middleware before a
+// reverse proxy that sends no request twice.
 //
 //	config, err := proxy.Parse("stet.yaml", file, os.LookupEnv)
 //	…
@@ -7,29 +7,28 @@
 //	…
 //	http.ListenAndServe(config.Listen, p)
 //
-// # What reaches the service
+// # Requests to the service
 //
-// A request that is not safe (RFC 9110, section 9.2.1) is sent once, protected or not:
-// the standard library's transport, which repeats requests that carry an
-// Idempotency-Key when a reused connection breaks, is prevented from doing so. A
-// protected request does not end when its client leaves. It has the fields
-// HeaderOperation, HeaderScope, HeaderFence and HeaderAttempt, which no client can set.
+// A request that is not safe (RFC 9110, section 9.2.1) is sent once, protected or not. The
+// standard library's transport would repeat a request with an Idempotency-Key if a reused
+// connection breaks; the proxy prevents that. A protected request continues after its client
+// has left. It has the fields HeaderOperation, HeaderScope, HeaderFence and HeaderAttempt. No
+// client can set them.
 //
-// # What is not known
+// # Unknown outcomes
 //
-// If no byte of a protected request was sent, nothing was executed, and a retry runs
-// again. If the service was reached and its response does not come whole, the outcome
-// is unknown: the client gets 504 (outcome-unknown), no outcome is stored, and no retry
-// is sent until Verify or an operator has found out what happened. Responses of the
-// service itself, also 502 and 504, are stored and replayed, unless Route.Unknown lists
-// them.
+// If no byte of a protected request was sent, nothing was executed, and a retry runs again. If
+// the service was reached and its response is not complete, the outcome is unknown. The client
+// receives 504 (outcome-unknown), and no retry is sent until Verify or an operator resolves the
+// operation. Responses of the service, also 502 and 504, are stored and replayed, unless
+// Route.Unknown lists them.
 //
-// # Where the service settles
+// # Services that settle
 //
 // With settles: service on a route, the service writes the outcome itself, by SQL, in the
-// transaction of its writes, with the claim that it gets in HeaderClaim. Then the record
-// says what happened: a client gets the outcome that is stored or, if there is none, is
-// told that nothing was executed, after the claim has ended. See docs/sql.md.
+// transaction of its writes, with the claim in HeaderClaim. The record is then always right: a
+// client receives the stored outcome, or, if there is none when the claim ends, the answer that
+// nothing was executed. See docs/sql.md.
 package proxy
 
 import (
@@ -58,21 +57,20 @@ import (
 type Options struct {
 	// Observer gets the engine's events. Default: none.
 	Observer observe.Observer
-	// ErrorLog gets what goes wrong; never a key or a body. Default
-	// slog.Default().
+	// ErrorLog receives errors, without keys and contents. Default: slog.Default().
 	ErrorLog *slog.Logger
-	// Audit gets the changes that operators make: see dashboard.Options.
-	// Default: the handler of ErrorLog.
+	// Audit receives the changes of operators: see dashboard.Options. Default: the handler of
+	// ErrorLog.
 	Audit slog.Handler
 	// Store describes the store for operators, without a password.
 	Store string
 	// Around, if set, wraps the middleware that protects a handler: stettrace's
 	// Tracer.Middleware makes spans there.
 	Around func(protect func(http.Handler) http.Handler) func(http.Handler) http.Handler
-	// Propagate, if set, adds header fields to a request that is sent to the service,
-	// whose context is ctx: the trace context, for instance.
+	// Propagate, if set, adds header fields to a request to the service, whose context is ctx:
+	// the trace context, for instance.
 	Propagate func(ctx context.Context, h http.Header)
-	// Parts are what the proxy does in the background. Default: nothing.
+	// Parts are the background work of the proxy. Default: none.
 	Parts Parts
 }
 
@@ -86,18 +84,18 @@ type Proxy struct {
 	limits      Limits
 	memory      memory
 	draining    atomic.Bool
-	ending      context.Context // ends when the process is to end
+	ending      context.Context // ends when the process must end
 	ends        context.CancelFunc
 	messages    messages
-	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
+	busy, runs  atomic.Int64 // requests that were refused, and that are in flight
 	sayBusy     seldom
 
-	mu     sync.Mutex // guards now, closed, visits and peers
-	visits map[*visit]struct{}
+	mu     sync.Mutex // guards now, closed, active and peers
+	active map[*requestState]struct{}
 	peers  map[netip.Prefix]*peer
 	now    *generation
 	closed bool
-	old    sync.WaitGroup // generations on their way out
+	old    sync.WaitGroup // generations that end
 	end    func() error   // once
 }
 
@@ -113,7 +111,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -128,10 +126,9 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Reload replaces the configuration, or changes nothing if there is an error. Requests
-// under way go on with the configuration that they began with. What cannot change while
-// the proxy runs is an error that names each such field: Listen, TLS, Namespace, Limits
-// but Waiters, Store but Timeout and SweepEvery, and Admin but the tokens.
+// Reload replaces the configuration, or changes nothing if there is an error. Requests in flight
+// continue with their configuration. It is an error to change Listen, TLS, Namespace, Limits
+// other than Waiters, Store other than Timeout and SweepEvery, or Admin other than the tokens.
 func (p *Proxy) Reload(c *Config) error {
 	p.mu.Lock()
 	before := p.now.config
@@ -163,10 +160,9 @@ func (p *Proxy) Reload(c *Config) error {
 	return nil
 }
 
-// Close ends the proxy's work in the background, and waits for it. Call
-// http.Server.Shutdown first: requests that are still running are cut off, and their
-// outcome is unknown. Every call of Close returns when all has ended and the store can be
-// closed.
+// Close ends the background work, and waits for it. Call http.Server.Shutdown first: Close cuts
+// off running requests, and their outcome is unknown. After every call of Close has returned, the
+// store can be closed.
 func (p *Proxy) Close() error { return p.end() }
 
 func (p *Proxy) close() error {
@@ -182,22 +178,22 @@ func (p *Proxy) close() error {
 	return err
 }
 
-// tokens are those of which operators must have one now.
+// tokens are the current tokens of operators.
 func (p *Proxy) tokens() []dashboard.Token {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now.config.tokens
 }
 
-// manner is how problems are told now.
+// manner is the current one.
 func (p *Proxy) manner() manner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now.manner
 }
 
-// enter returns the generation that serves a request, whose requests.Done the
-// caller calls; nil once the proxy is closed.
+// enter returns the generation that serves a request, nil if the proxy is closed. The caller
+// calls its requests.Done.
 func (p *Proxy) enter() *generation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +212,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.requests.Done()
-	v, r := p.newVisit(w, r, g.manner)
+	v, r := p.newRequestState(w, r, g.manner)
 	defer v.leave()
 	if v.admitted(peerOf(r, g.config.Forwarded)) {
 		g.serve(v, r)
@@ -226,14 +222,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.end()
 }
 
-// Drain cuts off clients that neither send nor read, within seconds, and has the parts
-// in the background begin nothing more. Call http.Server.Shutdown after it, which then
-// waits for the service only.
+// Drain cuts off clients that neither send nor read, within seconds, and stops the background
+// work. Call http.Server.Shutdown after it.
 func (p *Proxy) Drain() {
 	p.draining.Store(true)
 	p.ends()
 	p.mu.Lock()
-	all := slices.Collect(maps.Keys(p.visits))
+	all := slices.Collect(maps.Keys(p.active))
 	p.now.background.stop()
 	for _, a := range p.now.waits {
 		a.Close()
@@ -244,7 +239,7 @@ func (p *Proxy) Drain() {
 	}
 }
 
-// stall is how long a client may make no progress.
+// stall is how long a client can make no progress.
 func (p *Proxy) stall() time.Duration {
 	d := cmp.Or(time.Duration(p.limits.Stall), DefaultStall)
 	if p.draining.Load() {
@@ -253,24 +248,25 @@ func (p *Proxy) stall() time.Duration {
 	return d
 }
 
-// generation is a configuration at work.
+// generation is a configuration with its handlers and parts.
 type generation struct {
 	config      *Config
 	manner      manner
 	engine      *stet.Engine
 	upstream    *url.URL
 	transport   serviceTransport // to the upstream
-	elsewhere   *http.Transport  // to who is asked about requests and operations
+	elsewhere   *http.Transport  // to authorization and verify URLs
 	routing     *routing
 	pages       []*statusPage
-	waits       []*stethttp.Async // of requests that wait for what was accepted
-	guarded     *guarded
+	waits       []*stethttp.Async // of requests that wait for accepted operations
+	reserved    *reservedHeaders
 	passing     http.Handler
-	unprotected *unprotected // what passed although it has a key
+	unprotected *unprotected // requests that passed although they have a key
 	operators   http.Handler
 	requests    sync.WaitGroup
 	targets     *targets
-	relayer     *relayer // nil: this process does not send messages
+	relayer     *relayer             // nil: this process does not send messages
+	verifiers   map[string]*verifier // by class
 	parts       []part
 	background  background
 }
@@ -288,12 +284,12 @@ func (g *generation) close() error {
 	return err
 }
 
-func (g *generation) serve(w *visit, r *http.Request) {
+func (g *generation) serve(w *requestState, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
 	}
-	if !isMethod(r.Method) {
+	if !isToken(r.Method) { // HTTP/2 lets others through
 		w.manner.refuse(w, &methodInvalid)
 		return
 	}
@@ -301,7 +297,7 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		w.manner.refuse(w, &targetInvalid)
 		return
 	}
-	if problem := g.guarded.wrong(r.Header); problem != nil {
+	if problem := g.reserved.wrong(r.Header); problem != nil {
 		w.manner.refuse(w, problem)
 		return
 	}
@@ -309,36 +305,35 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		g.pages[i].ServeHTTP(w, r)
 		return
 	}
-	rt, passed, problem := g.routing.find(r, g.guarded.keyed(r.Header))
+	rt, passed, problem := g.routing.find(r, g.reserved.keyed(r.Header))
 	switch {
 	case problem != nil:
 		w.manner.refuse(w, problem)
 	case rt != nil:
-		if len(g.config.Routes) == 0 && !g.guarded.keyed(r.Header) {
+		if len(g.config.Routes) == 0 && !g.reserved.keyed(r.Header) {
 			g.unprotected.keyless(r.Method)
 		}
 		rt.handler.ServeHTTP(w, r)
 	default:
-		g.unprotected.tell(r.Method, passed)
+		g.unprotected.passed(r.Method, passed)
 		g.passing.ServeHTTP(w, r)
 	}
 }
 
-// build makes a generation. An error has everything that is wrong.
+// build makes a generation. Its error lists all errors of the configuration.
 func (p *Proxy) build(c *Config) (*generation, error) {
 	checked, err := c.check(p.o.ErrorLog)
+	if err == nil {
+		err = c.settleable(p.store)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := c.settleable(p.store); err != nil {
-		return nil, err
-	}
-	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
+	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), reserved: newReservedHeaders(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
 	if g.transport, err = toService(c.Upstream); err != nil {
 		return nil, c.place(err, "upstream")
 	}
-	verifiers, err := c.verifiers(checked, g.transport, g.elsewhere)
-	if err != nil {
+	if g.verifiers, err = c.verifiers(checked, g.transport, g.elsewhere); err != nil {
 		return nil, err
 	}
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
@@ -349,32 +344,38 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.relays(c, p.o); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
-	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
-	if err := g.reconciles(verifiers, p.o); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
-	f := newForwarder(c, checked.upstream, g.guarded, g.transport, p.o)
-	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
-	f.emits, f.targets = &p.emits, g.targets
-	g.passing = f.handler(nil)
-	for _, cr := range checked.all() {
-		if err := p.buildRoute(g, &cr, f); err != nil {
-			return nil, errors.Join(err, g.close())
-		}
-	}
-	p.watchStrays(g)
-	if err := p.consumes(g, checked, f); err != nil {
+	if err := p.fill(g, checked); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
 }
 
-// dashboard returns what operators work at.
+// fill adds the handlers and the parts of a generation.
+func (p *Proxy) fill(g *generation, checked *checked) (err error) {
+	c := g.config
+	if err := g.relays(c, p.o); err != nil {
+		return err
+	}
+	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
+		return err
+	}
+	if err := g.reconciles(p.o); err != nil {
+		return err
+	}
+	f := newForwarder(c, checked.upstream, g.reserved, g.transport, p.o)
+	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
+	f.emits, f.targets = &p.emits, g.targets
+	g.passing = f.handler(nil)
+	for _, cr := range checked.all() {
+		if err := p.buildRoute(g, &cr, f); err != nil {
+			return err
+		}
+	}
+	p.watchUnhandledWork(g)
+	return p.consumes(g, checked, f)
+}
+
+// dashboard returns the handler for operators.
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
 	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
 	for _, cr := range checked.all() {
@@ -386,7 +387,7 @@ func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Han
 	return dashboard.New(e, o)
 }
 
-// String returns what is protected, in a few words, for a log.
+// String describes the routes, for a log.
 func (c *Config) String() string {
 	routes := "every path, for requests with a key,"
 	if len(c.Routes) > 0 {

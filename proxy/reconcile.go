@@ -17,17 +17,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Reconcile says how dead runs are looked for whose outcome is unknown, so that their
-// Verify is asked without a retry: see package reconcile. Routes without Verify are left
-// alone, and so are operations of which nothing is kept that the service finds them by.
+// Reconcile calls the Verify of operations whose outcome is unknown, without a retry of the
+// client: see package reconcile.
 type Reconcile struct {
-	Every       Duration `yaml:"every"`       // between two passes. Default reconcile.DefaultEvery
-	Rate        int      `yaml:"rate"`        // questions in a second. Default reconcile.DefaultRate
-	Concurrency int      `yaml:"concurrency"` // questions at a time. Default reconcile.DefaultConcurrency
-	// OlderThan leaves out what was begun less than this ago. Default: nothing.
-	OlderThan Duration `yaml:"older_than"`
-	// AcceptedFor is how long an accepted operation may wait for a worker, where stale is
-	// "fail". Then it fails, and does not run. Default: without limit.
+	Every       Duration `yaml:"every"`
+	Rate        int      `yaml:"rate"`
+	Concurrency int      `yaml:"concurrency"`
+	OlderThan   Duration `yaml:"older_than"`
 	AcceptedFor Duration `yaml:"accepted_for"`
 }
 
@@ -39,15 +35,15 @@ const (
 
 func (r *Reconcile) check() error {
 	switch {
-	case r.Rate < 0 || r.Rate > maxReconcileRate:
+	case r.Rate > maxReconcileRate:
 		return at("rate", "%d; it must be 1 to %d", r.Rate, maxReconcileRate)
-	case r.Concurrency < 0 || r.Concurrency > maxReconcileConcurrency:
+	case r.Concurrency > maxReconcileConcurrency:
 		return at("concurrency", "%d; it must be 1 to %d", r.Concurrency, maxReconcileConcurrency)
 	}
 	return nil
 }
 
-// keeping has the policy keep what the route says.
+// keeping sets which names of its operations a route stores.
 func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	oneTenant := c.scope(r).Kind == "single-tenant"
 	p.KeepKey = r.KeepKey
@@ -55,22 +51,13 @@ func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	if p.KeepKey && !p.KeepScope {
 		return at("keep_key", "a key names an operation only within its scope: add keep_scope: true")
 	}
-	if r.Verify == nil {
-		return nil
-	}
-	switch r.Verify.By {
-	case "", byKey, byOperation:
-	case byReference:
-		if r.Reference == "" {
-			return at("verify", "by: the service cannot find operations by a reference where there is none: add reference: header:NAME, or a JSON pointer")
-		}
-	default:
-		return at("verify", "by: %q is none of key, reference and operation", r.Verify.By)
+	if r.Verify != nil && r.Verify.By == byReference && r.Reference == "" {
+		return at("verify", "by: the service cannot find operations by a reference where there is none: add reference: header:NAME, or a JSON pointer")
 	}
 	return nil
 }
 
-// checkReconcile refuses to look for what nobody can be asked about.
+// checkReconcile returns the errors of Reconcile.
 func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any)) {
 	if c.Reconcile == nil {
 		if field(c.root, "reconcile") != nil {
@@ -84,7 +71,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 		switch v := cr.Verify; {
 		case v == nil || v.RetriesOnly || cr.options.Scope == nil: // the last: it was refused already
 			continue
-		case cr.Async != nil: // what was accepted keeps both
+		case cr.Async != nil: // accepted operations store both
 		case !cr.policy.KeepScope:
 			bad(at("verify", "reconcile asks about operations whose scope is kept: add keep_scope: true; or verify.retries_only: true, to have it asked on retries only"), "routes", i)
 		case cmp.Or(v.By, byKey) == byKey && !cr.policy.KeepKey:
@@ -98,7 +85,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 	}
 }
 
-// verifiers returns those of the routes, by class, and puts the policies together.
+// verifiers returns the verifiers of routes by class, and completes checked.classes.
 func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTripper) (map[string]*verifier, error) {
 	all := map[string]*verifier{}
 	for _, cr := range done.all() {
@@ -117,18 +104,18 @@ func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTrippe
 	return all, c.consumeClasses(done, toUpstream, elsewhere)
 }
 
-// Reconciled is what one pass has done.
+// Reconciled is the result of one pass.
 type Reconciled struct {
 	reconcile.Report
-	// Alone are those of classes without a Verify.
+	// Alone counts operations of classes without a Verify.
 	Alone int
-	// Skipped are those that were left for the next pass, because nobody has answered the
-	// last questions of their route.
+	// Skipped counts operations left for the next pass, because the last calls of their route's
+	// Verify got no response.
 	Skipped int
 }
 
-// maxUnanswered is how many questions of a route in a row may be without an answer, before
-// a pass asks no more of them: each may take as long as Verify.Timeout.
+// maxUnanswered is how many calls in a row can stay without a response before a pass skips the
+// route. Each can take as long as Verify.Timeout.
 const maxUnanswered = 16
 
 // reconciler makes passes with the verifiers of routes.
@@ -142,13 +129,12 @@ type reconciler struct {
 
 	progress func(asked int) // may be nil
 
-	mu         sync.Mutex // guards what follows, which is of the pass under way
+	mu         sync.Mutex // guards the fields below, of the current pass
 	asked      int
 	left       Reconciled
 	unanswered map[string]int // by class, one after the other
 }
 
-// newReconciler returns a reconciler of an engine that has the policies of c.
 func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
 	s := cmp.Or(c.Reconcile, &Reconcile{})
 	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery), progress: o.Progress}
@@ -159,7 +145,7 @@ func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o
 	return r, err
 }
 
-// selects says whether a record is one to be resolved here.
+// selects reports whether a record can be resolved here.
 func (r *reconciler) selects(st stet.Status) bool {
 	if st.Record.State == store.Accepted { // it has waited too long
 		policy, ok := r.engine.Policy(st.Op.Class)
@@ -181,7 +167,7 @@ func (r *reconciler) selects(st stet.Status) bool {
 	return false
 }
 
-// verify is a reconcile.Options.Verify. It is asked about selected operations only.
+// verify is a reconcile.Options.Verify. It is called for selected operations only.
 func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
 	v := r.verifiers[st.Op.Class]
 	if v == nil {
@@ -232,11 +218,11 @@ func (r *reconciler) run(ctx context.Context) error {
 }
 
 // reconciles adds the reconciler to the parts of a generation.
-func (g *generation) reconciles(verifiers map[string]*verifier, o Options) error {
+func (g *generation) reconciles(o Options) error {
 	if g.config.Reconcile == nil || o.Parts&Reconciler == 0 {
 		return nil
 	}
-	r, err := g.config.newReconciler(g.engine, verifiers, ReconcileOptions{ErrorLog: o.ErrorLog})
+	r, err := g.config.newReconciler(g.engine, g.verifiers, ReconcileOptions{ErrorLog: o.ErrorLog})
 	if err != nil {
 		return err
 	}
@@ -246,53 +232,30 @@ func (g *generation) reconciles(verifiers map[string]*verifier, o Options) error
 
 // ReconcileOptions are those of ReconcileOnce. The zero value is usable.
 type ReconcileOptions struct {
-	// DryRun asks and reports, and changes nothing.
+	// DryRun calls verifiers and reports, but changes nothing.
 	DryRun bool
-	// Progress, if set, is told after each question how many were asked so far. Calls are
+	// Progress, if set, receives the number of calls so far, after each. Its calls are
 	// concurrent.
 	Progress func(asked int)
 	// Observer gets the engine's events. Default: none.
 	Observer observe.Observer
-	// ErrorLog gets what goes wrong; never a key. Default slog.Default().
+	// ErrorLog receives errors, without keys. Default: slog.Default().
 	ErrorLog *slog.Logger
 }
 
-// ReconcileOnce makes the pass once that Config.Reconcile has a Proxy make now and then,
-// without a Proxy: from cron, say. Where the configuration has no Reconcile, its defaults
-// count. The error lists all errors of the configuration, or says why the pass broke off;
-// what was done before stands, and is reported.
+// ReconcileOnce makes one pass of Config.Reconcile without a running Proxy, for cron. If the
+// configuration has no Reconcile, its defaults apply. The error lists all errors of the
+// configuration, or says why the pass ended early; did reports what was done before that.
 func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOptions) (did Reconciled, err error) {
-	if s == nil {
-		return did, errors.New("proxy: ReconcileOnce needs a store")
-	}
 	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
-	if c.Reconcile == nil {
-		with := *c
-		with.Reconcile = &Reconcile{}
-		c = &with
-	}
-	checked, err := c.check(o.ErrorLog)
+	with := *c
+	with.Reconcile, with.Store.SweepEvery = cmp.Or(c.Reconcile, &Reconcile{}), -1
+	p, err := New(s, &with, Options{Observer: o.Observer, ErrorLog: o.ErrorLog})
 	if err != nil {
 		return did, err
 	}
-	toUpstream, err := toService(c.Upstream)
-	if err != nil {
-		return did, c.place(err, "upstream")
-	}
-	elsewhere := newTransport(Upstream{})
-	defer toUpstream.CloseIdleConnections()
-	defer elsewhere.CloseIdleConnections()
-	verifiers, err := c.verifiers(checked, toUpstream, elsewhere)
-	if err != nil {
-		return did, err
-	}
-	engine, err := stet.New(s, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: o.Observer, ErrorLog: slog.New(slog.DiscardHandler),
-		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: -1})
-	if err != nil {
-		return did, err
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-	r, err := c.newReconciler(engine, verifiers, o)
+	defer func() { err = errors.Join(err, p.Close()) }()
+	r, err := with.newReconciler(p.now.engine, p.now.verifiers, o)
 	if err != nil {
 		return did, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,44 +24,26 @@ const (
 	DefaultSendTimeout = 10 * time.Second
 )
 
-// relayDrain bounds what is still sent when the process ends.
+// relayDrain is how long messages are sent after the process begins to end.
 const relayDrain = 5 * time.Second
 
-// Relaying says where messages go that services emit (HeaderEmit, or stet_emit of SQL). They
-// are sent after the outcome is stored, at least once, each time with the same ID, until
-// the target has confirmed them.
+// Relaying sends the messages that services emit (HeaderEmit, or stet_emit of SQL): after the
+// outcome is stored, at least once, always with the same ID, until the target confirms them.
 type Relaying struct {
-	// Targets are asked in this order; a message goes to the first that takes its
-	// destination. At most 100.
 	Targets []Target `yaml:"targets"`
-	// Retry is when a message is sent again that was not confirmed, as often as it takes.
-	// Default DefaultRelayRetry.
-	Retry Duration `yaml:"retry"`
-	// Source is the attribute source of messages that are sent as CloudEvents. Default
-	// "stet".
-	Source string `yaml:"source"`
+	Retry   Duration `yaml:"retry"`
+	Source  string   `yaml:"source"`
 }
 
-// Target is a place to which messages are sent.
+// Target is a place that messages are sent to.
 type Target struct {
-	// To is the destinations that it takes: one, or a pattern, in which each * stands for
-	// any text. Default "*", which is every destination but RefusedDestination.
-	To string `yaml:"to"`
-	// By is where: a URL of amqp, amqps, nats, tls, kafka, kafkas, http or https, or sqs+ and
-	// the URL of a queue. The destination is a routing key, a subject or a topic there; to HTTP
-	// it goes along in a field, and a queue of SQS takes any.
-	By string `yaml:"by"`
-	// Exchange, of AMQP, is published to. Default: the default exchange, in which
-	// destinations are names of queues.
-	Exchange string `yaml:"exchange"`
-	// Credentials, of NATS, is a file of them. Default: none.
-	Credentials string `yaml:"credentials"`
-	// Format, of HTTP, is "cloudevents" (binary mode), which is the default, or "plain".
-	Format string `yaml:"format" oneof:"cloudevents plain"`
-	// Headers, of HTTP, are set in each request: Authorization, for instance.
-	Headers map[string]string `yaml:"headers"`
-	// Timeout bounds one request of HTTP. Default DefaultSendTimeout.
-	Timeout Duration `yaml:"timeout"`
+	To          string            `yaml:"to"`
+	By          string            `yaml:"by"`
+	Exchange    string            `yaml:"exchange"`
+	Credentials string            `yaml:"credentials"`
+	Format      string            `yaml:"format" oneof:"cloudevents plain"`
+	Headers     map[string]string `yaml:"headers"`
+	Timeout     Duration          `yaml:"timeout"`
 }
 
 const (
@@ -69,48 +52,26 @@ const (
 	relayPoll  = stetmsg.DefaultRelayPoll
 )
 
-// matches reports whether a destination fits a pattern.
-func matches(pattern, to string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == to
-	}
-	to, ok := strings.CutPrefix(to, parts[0])
-	if !ok {
-		return false
-	}
-	last := parts[len(parts)-1]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(to, part)
-		if i < 0 {
-			return false
-		}
-		to = to[i+len(part):]
-	}
-	return strings.HasSuffix(to, last)
-}
-
-// takes reports whether the target takes messages to a destination. What a service has
-// got wrong is not sent to those who take anything.
+// takes reports whether the target takes messages to a destination. A pattern does not match
+// RefusedDestination.
 func (t *Target) takes(to string) bool {
 	pattern := cmp.Or(t.To, "*")
-	return matches(pattern, to) && (to != RefusedDestination || pattern == to)
+	if pattern == to || to == RefusedDestination {
+		return pattern == to
+	}
+	expression := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$"
+	return regexp.MustCompile(expression).MatchString(to)
 }
 
 func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }
 
-// check finds out what is wrong, and connects to nothing.
+// check returns errors. It does not connect.
 func (r *Relaying) check() error {
 	if r == nil {
 		return nil
 	}
 	var errs []error
-	bad := func(err error, path ...any) {
-		if m, ok := errors.AsType[*misplaced](err); ok {
-			path, err = append(path, m.path...), m.err
-		}
-		errs = append(errs, &misplaced{append([]any{"relay"}, path...), err})
-	}
+	bad := func(err error, path ...any) { errs = append(errs, under(err, path...)) }
 	if len(r.Targets) == 0 || len(r.Targets) > maxTargets {
 		bad(fmt.Errorf("there are %d; 1 to %d, each with by: a URL", len(r.Targets), maxTargets), "targets")
 	}
@@ -138,7 +99,7 @@ func (r *Relaying) check() error {
 	return errors.Join(errs...)
 }
 
-// relayer sends what waits in the store.
+// relayer sends the stored messages.
 type relayer struct {
 	engine  *stet.Engine
 	targets *targets
@@ -148,10 +109,9 @@ type relayer struct {
 	unasked seldom
 }
 
-// newRelayer returns a relayer of what is configured.
 func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
 	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
-		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts says what matters
+		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts logs errors itself
 	})
 	if err != nil {
 		return nil, at("relay", "%w", err)
@@ -159,10 +119,9 @@ func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*re
 	return &relayer{engine: e, targets: ts, relay: relay, log: log}, nil
 }
 
-// part is the relayer in the background.
 func (r *relayer) part() part { return part{"relay", r.run} }
 
-// run sends until ctx ends; what it is sending then has a few seconds to be confirmed.
+// run sends messages until ctx ends. The last ones have a few seconds to be confirmed.
 func (r *relayer) run(ctx context.Context) error {
 	r.begun.Store(true)
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -171,7 +130,7 @@ func (r *relayer) run(ctx context.Context) error {
 	poll := time.NewTicker(relayPoll)
 	defer poll.Stop()
 	for ctx.Err() == nil {
-		arrived := r.engine.Arrived() // before looking, so that nothing is missed
+		arrived := r.engine.Arrived() // before the query, so that no message is missed
 		if r.once(work) >= relayBatch {
 			continue
 		}
@@ -184,17 +143,17 @@ func (r *relayer) run(ctx context.Context) error {
 	return nil
 }
 
-// once sends a batch, and returns of how many operations all messages were sent.
+// once sends a batch. It returns of how many operations all messages were sent.
 func (r *relayer) once(ctx context.Context) int {
 	n, err := r.relay.Once(ctx)
-	if err != nil && r.targets.told.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
+	if err != nil && r.targets.logged.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
 		r.log.Error("proxy: it cannot be found out which messages wait, or noted that they were sent; they will be sent again", slog.String("error", err.Error()))
 	}
 	return n
 }
 
-// last sends what the last requests have emitted, for a few seconds, before the process
-// ends. After a reload it is for the configuration that comes to send it.
+// last sends the messages of the last requests, for a few seconds, before the process ends. After
+// a reload the next generation sends them.
 func (g *generation) last() {
 	g.background.stop()
 	g.background.wait()
@@ -207,8 +166,7 @@ func (g *generation) last() {
 	}
 }
 
-// relays has the generation send messages, if the configuration says where to and the
-// process is one that does.
+// relays adds the relayer to the parts of a generation, if Options.Parts has it.
 func (g *generation) relays(c *Config, o Options) (err error) {
 	if c.Relay == nil || o.Parts&Relay == 0 {
 		return nil

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// fixed are the fields that cannot change while the proxy runs, but for reloadable,
-// which may be below them.
+// fixed are the fields that cannot change while the proxy runs. The fields below reloadable can.
 var (
 	fixed      = []string{"listen", "tls", "namespace", "limits", "store", "admin.listen", "admin.tls", "admin.audit"}
 	reloadable = []string{"limits.waiters", "store.timeout", "store.sweep_every"}
 )
 
-// unchanged returns an error about each field that is another than before and cannot be.
+// unchanged returns an error about each fixed field that differs from before.
 func (c *Config) unchanged(before *Config) error {
 	var errs []error
+	is, was := *c, *before // fieldAt makes sections that are missing
 	for _, path := range leaves(reflect.TypeFor[Config](), "") {
 		if !below(path, fixed) || below(path, reloadable) {
 			continue
 		}
-		if !reflect.DeepEqual(c.value(path), before.value(path)) {
+		if !reflect.DeepEqual(fieldAt(reflect.ValueOf(&is), path).Interface(), fieldAt(reflect.ValueOf(&was), path).Interface()) {
 			var steps []any
 			for name := range strings.SplitSeq(path, ".") {
 				steps = append(steps, name)
@@ -32,7 +32,7 @@ func (c *Config) unchanged(before *Config) error {
 	return errors.Join(errs...)
 }
 
-// leaves are the paths of all fields that are no sections.
+// leaves returns the paths of all fields that are no sections.
 func leaves(typ reflect.Type, prefix string) (all []string) {
 	for f := range tagged(typ) {
 		path := prefix + f.Tag.Get("yaml")
@@ -45,28 +45,7 @@ func leaves(typ reflect.Type, prefix string) (all []string) {
 	return all
 }
 
-// below reports whether a path is one of those, or below one.
+// below reports whether a path is one of others, or below one.
 func below(path string, those []string) bool {
 	return slices.ContainsFunc(those, func(s string) bool { return path == s || strings.HasPrefix(path, s+".") })
-}
-
-// value is what the field at a path has; the zero value if what it is part of is not
-// there.
-func (c *Config) value(path string) any {
-	v := reflect.ValueOf(c).Elem()
-	for name := range strings.SplitSeq(path, ".") {
-		for v.Kind() == reflect.Pointer {
-			if v.IsNil() {
-				v = reflect.New(v.Type().Elem())
-			}
-			v = v.Elem()
-		}
-		for f := range tagged(v.Type()) {
-			if f.Tag.Get("yaml") == name {
-				v = v.FieldByIndex(f.Index)
-				break
-			}
-		}
-	}
-	return v.Interface()
 }

@@ -13,26 +13,25 @@ import (
 	"strings"
 )
 
-// What Config.Unrouted can say.
+// Values of Config.Unrouted.
 const (
 	unroutedProtect = "protect"
 	unroutedRefuse  = "refuse"
 	unroutedPass    = "pass"
-	// unroutedClass is the class of what no route names, and is protected.
+	// unroutedClass is the class of protected requests that match no route.
 	unroutedClass = "unrouted"
 )
 
 // routing finds the route of a request.
 type routing struct {
 	written  *http.ServeMux // the routes as they are written; its handlers are routes
-	folded   *http.ServeMux // those that say case_insensitive, in lower case
-	near     *http.ServeMux // all of them, for what a service may take for their paths
+	folded   *http.ServeMux // routes with case_insensitive, in lower case
+	near     *http.ServeMux // all routes, by the common form of nearly
 	methods  []string       // that are protected anywhere
 	mode     string         // Config.Unrouted
-	fallback *route         // of what no route names, if mode is unroutedProtect
+	fallback *route         // of paths that no route names, if mode is unroutedProtect
 }
 
-// newRouting returns one that has no routes yet.
 func newRouting(mode string) *routing {
 	return &routing{
 		written: http.NewServeMux(), folded: http.NewServeMux(), near: http.NewServeMux(),
@@ -40,7 +39,7 @@ func newRouting(mode string) *routing {
 	}
 }
 
-// add adds a route, or returns why its path is not acceptable beside the others'.
+// add adds a route. It returns an error if its path conflicts with another.
 func (t *routing) add(rt *route) error {
 	if !strings.HasPrefix(rt.Path, "/") {
 		return at("path", "%q does not begin with a slash", rt.Path)
@@ -67,7 +66,7 @@ func (t *routing) add(rt *route) error {
 			t.methods = append(t.methods, method)
 		}
 	}
-	// Of two routes that are near each other, the first one counts.
+	// If two routes are near each other, the first one counts.
 	_ = register(t.near, rt, lowered(rt.Path))
 	if other := otherSlash(rt.Path); other != "" {
 		_ = register(t.near, rt, lowered(other))
@@ -78,7 +77,7 @@ func (t *routing) add(rt *route) error {
 // register adds a route to a mux under a path.
 func register(mux *http.ServeMux, rt *route, path string) (err error) {
 	defer func() {
-		if v := recover(); v != nil { // how http.ServeMux says no
+		if v := recover(); v != nil { // http.ServeMux panics
 			text, _, _ := strings.Cut(registered.ReplaceAllString(fmt.Sprint(v), ""), "\n")
 			err = fmt.Errorf("%s", strings.TrimSuffix(text, ":"))
 		}
@@ -89,11 +88,10 @@ func register(mux *http.ServeMux, rt *route, path string) (err error) {
 	return nil
 }
 
-// registered is what http.ServeMux says of the code that calls it.
+// registered matches the code positions in an error of http.ServeMux.
 var registered = regexp.MustCompile(`http: | \(registered at [^)]*\)`)
 
-// otherSlash is the pattern of a path with a slash at the end for one without,
-// and the other way round; "" if there is none.
+// otherSlash adds a slash to the end of a pattern, or removes it; "" if that is not possible.
 func otherSlash(p string) string {
 	switch {
 	case strings.HasSuffix(p, "...}"):
@@ -107,7 +105,7 @@ func otherSlash(p string) string {
 	}
 }
 
-// lowered is a pattern in lower case, but for the names of its wildcards.
+// lowered returns a pattern in lower case. The names of wildcards are unchanged.
 func lowered(pattern string) string {
 	segments := strings.Split(pattern, "/")
 	for i, s := range segments {
@@ -118,9 +116,8 @@ func lowered(pattern string) string {
 	return strings.Join(segments, "/")
 }
 
-// find returns the route that protects a request; nil if none does, and then
-// passed says why that is worth telling: "" where the request has no key. A
-// problem is why the request is refused.
+// find returns the route that protects a request, or the problem that the request is refused
+// with. If both are nil, the request passes. passed then says why, unless the request has no key.
 func (t *routing) find(r *http.Request, keyed bool) (rt *route, passed string, problem *condition) {
 	rt, passed, problem = t.byMethod(r, keyed)
 	if rt != nil || problem != nil || !keyed {
@@ -139,8 +136,8 @@ func (t *routing) find(r *http.Request, keyed bool) (rt *route, passed string, p
 	return nil, passed, nil
 }
 
-// overridden reports whether a service may take a request for one of this method,
-// because a field of its header says so.
+// overridden reports whether a service can take a request for one of this method, because of a
+// field of its header.
 func overridden(h http.Header, method string) bool {
 	for name, values := range h {
 		switch asVariable(name) {
@@ -185,8 +182,8 @@ func (t *routing) byMethod(r *http.Request, keyed bool) (rt *route, passed strin
 	return t.fallback, "", nil
 }
 
-// nearContent reports whether the path is nearly that of a route whose keys may be in
-// the content, where nothing is seen of them here.
+// nearContent reports whether the path is nearly that of a route with keys in the content, which
+// is not read here.
 func (t *routing) nearContent(r *http.Request) bool {
 	near := look(t.near, r.Method, nearly(r.URL.Path))
 	return near != nil && !near.Pass && near.KeyPointer != ""
@@ -199,17 +196,16 @@ func (t *routing) whyPassed(rt *route) string {
 	return "no route names its path"
 }
 
-// named returns the route that names the request's path, also one that lets it
-// pass; of two, one that does not.
+// named returns the route that matches the request's path. A route that protects has precedence
+// over one that passes.
 func (t *routing) named(r *http.Request) *route {
-	asSent, _ := t.written.Handler(r) // of another type where it would send clients to the clean path
+	asSent, _ := t.written.Handler(r) // of another type if it redirects to the clean path
 	rt, _ := asSent.(*route)
 	if rt != nil && !rt.Pass {
 		return rt
 	}
-	// A service, or what is before it, may well take the path for another one: for
-	// what it is when decoded and clean, or for that of the tree that it is the
-	// root of. They are protected alike.
+	// A service, or a gateway before it, can decode and clean the path, or take it for the root
+	// of a tree.
 	p := clean(r.URL.Path)
 	again := look(t.written, r.Method, p)
 	if again == nil && !strings.HasSuffix(p, "/") {
@@ -253,13 +249,12 @@ func clean(p string) string {
 	return c
 }
 
-// maxDecoded is how often what is decoded already is decoded again.
+// maxDecoded is how often a path is decoded.
 const maxDecoded = 3
 
-// nearly is what all ways to write a path become that some service may take for
-// the same: in other case, with a slash at the end or without, with parameters of
-// segments (";x=1") or what looks like a fragment, with backslashes, and encoded
-// more than once.
+// nearly returns a common form of all paths that a service can take for one: in another case,
+// with or without a final slash, with parameters of segments (";x=1") or a fragment, with
+// backslashes, and encoded more than once.
 func nearly(p string) string {
 	for range maxDecoded {
 		decoded, err := url.PathUnescape(p)
@@ -276,39 +271,31 @@ func nearly(p string) string {
 	return path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))
 }
 
-// literal reports whether a route names one path only.
+// literal reports whether a route matches one path only.
 func (rt *route) literal() bool {
 	return !strings.HasSuffix(rt.Path, "/") && !strings.Contains(strings.TrimSuffix(rt.Path, "/{$}"), "{")
 }
 
-// ServeHTTP makes a route a handler, for the mux to find.
+// ServeHTTP makes a route an http.Handler, which http.ServeMux needs.
 func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) { rt.handler.ServeHTTP(w, r) }
 
-// unrouted is the route of what no route names, with what it is wrong about in
-// the configuration.
-func (c *Config) unrouted() (*Route, error) {
-	switch c.Unrouted {
-	case "", unroutedProtect:
-	case unroutedRefuse, unroutedPass:
-		return nil, nil
-	default:
-		return nil, at("unrouted", "%q is none of protect, refuse and pass", c.Unrouted)
-	}
-	if len(c.Routes) == 0 {
-		return nil, nil // every path is protected already
+// unrouted returns the route of paths that no route names, nil if they are not protected.
+func (c *Config) unrouted() *Route {
+	if c.Unrouted == unroutedRefuse || c.Unrouted == unroutedPass || len(c.Routes) == 0 {
+		return nil // without routes, every path is protected already
 	}
 	methods := (&Route{}).methods()
 	for _, r := range c.Routes {
 		methods = append(methods, r.methods()...)
 	}
-	return &Route{Path: "/", Name: unroutedClass, Key: "optional", Methods: slices.Compact(slices.Sorted(slices.Values(methods)))}, nil
+	return &Route{Path: "/", Name: unroutedClass, Key: "optional", Methods: slices.Compact(slices.Sorted(slices.Values(methods)))}
 }
 
-// checkUnrouted finds out what is wrong with what protects the rest.
+// checkUnrouted checks the route of paths that no route names.
 func (c *Config) checkUnrouted(done *checked, logger *slog.Logger) error {
-	r, err := c.unrouted()
-	if err != nil || r == nil {
-		return err
+	r := c.unrouted()
+	if r == nil {
+		return nil
 	}
 	cr, err := c.checkRoute(*r, logger)
 	if err != nil {
@@ -319,7 +306,7 @@ func (c *Config) checkUnrouted(done *checked, logger *slog.Logger) error {
 	return nil
 }
 
-// commonScope is the scope that all routes say that they have, if it is one.
+// commonScope returns the scope of all routes, if they have the same.
 func (c *Config) commonScope() *Scope {
 	var common *Scope
 	for _, r := range c.Routes {

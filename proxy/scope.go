@@ -21,33 +21,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Scope says how to identify the caller of a request. A request without an identity is
-// refused.
+// Scope says how to identify the caller of a request, in one of Kind, Header, JWT and All. A
+// request without an identity is refused.
 type Scope struct {
-	// Kind is
-	//   - "authorization": the digest of the Authorization header, for API keys;
-	//     a JWT is refused without Config.TokenScope, because it is renewed often;
-	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
-	//     digest of the Authorization header, because a replay is returned without
-	//     asking the service, which alone knows the password. A new password is
-	//     another scope; anyone who can read the store can try passwords;
-	//   - "mtls": of the client's verified certificate the URI names (which has a
-	//     SPIFFE ID), if there are none the DNS names, and if there are none the
-	//     subject; "mtls:uri", "mtls:dns" and "mtls:subject" take these alone;
-	//   - "host": the host that the request is for, in lower case, without the
-	//     ports 80 and 443. Only for services whose tenants have a host each;
-	//     otherwise a retry may well come by another name of the same service;
-	//   - "single-tenant": all keys are of one tenant;
-	//   - "" if Header, JWT or All is set.
-	Kind string `yaml:"-"`
-	// Header is a request header that a trusted gateway sets. A client that can reach
-	// the proxy directly can name any scope, and get its replays. A JWT is refused
-	// without Config.TokenScope.
-	Header string `yaml:"header"`
-	// JWT is a claim of a token.
-	JWT *JWT `yaml:"jwt"`
-	// All are scopes that together are one; in the file, a list.
-	All []Scope `yaml:"-"`
+	Kind   string  `yaml:"-"`
+	Header string  `yaml:"header"`
+	JWT    *JWT    `yaml:"jwt"`
+	All    []Scope `yaml:"-"`
 
 	tokens  bool // Config.TokenScope: a header's value can be a JWT
 	vouched bool // Config.Authorize verifies tokens
@@ -102,7 +82,7 @@ func (s *Scope) UnmarshalYAML(n *yaml.Node) error {
 	}
 }
 
-// extractor is what finds a request's scope; "" if the request does not say it.
+// extractor returns a request's scope, "" if the request has none.
 type extractor = func(*http.Request) (string, error)
 
 // extractor returns the function that finds a request's scope.
@@ -116,7 +96,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 		name := http.CanonicalHeaderKey(s.Header)
 		return func(r *http.Request) (string, error) { return s.value(r, name) }, nil
 	case len(s.All) > 0:
-		return s.together(log)
+		return s.combined(log)
 	case s.Kind == "single-tenant":
 		return stethttp.SingleTenant, nil
 	case s.Kind == "authorization":
@@ -135,9 +115,8 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 	return func(r *http.Request) (string, error) { return find(r), nil }, nil
 }
 
-// together returns the extractor of scopes that are one: it finds nothing where one
-// of them does.
-func (s *Scope) together(log *slog.Logger) (extractor, error) {
+// combined returns the extractor of All. It returns "" if one of them does.
+func (s *Scope) combined(log *slog.Logger) (extractor, error) {
 	var parts []extractor
 	for i, one := range s.All {
 		switch {
@@ -172,7 +151,7 @@ func (s *Scope) together(log *slog.Logger) (extractor, error) {
 	}, nil
 }
 
-// join makes one text of several, none of which can be taken for a part of another.
+// join encodes several values as one.
 func join(values []string) string {
 	var b strings.Builder
 	for _, v := range values {
@@ -181,9 +160,9 @@ func join(values []string) string {
 	return b.String()
 }
 
-// headers are those that the scope is read from, in canonical form.
+// headers returns the headers that the scope is read from, in canonical form.
 func (s *Scope) headers() []string {
-	all := []string{"Authorization"} // of what says who it is, also where nothing is protected
+	all := []string{"Authorization"} // on every route
 	switch {
 	case s.JWT != nil && s.JWT.Header != "":
 		all = append(all, http.CanonicalHeaderKey(s.JWT.Header))
@@ -196,9 +175,8 @@ func (s *Scope) headers() []string {
 	return all
 }
 
-// single returns the value of a header that is there once; with two, it is not clear
-// which one the service heeds. What net/http has left of it is all part of it: a space
-// that only Unicode calls one is one byte or more of a name.
+// single returns the value of a header that occurs once. With two it is not clear which one the
+// service reads. Only spaces and tabs are trimmed: other spaces of Unicode can be part of a name.
 func single(r *http.Request, name string) string {
 	values := r.Header[name]
 	if len(values) != 1 {
@@ -213,8 +191,8 @@ func digest(credentials string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// errNoScope lists the choices: none can be guessed, as a wrong one runs a retry twice, or
-// returns the response of another caller.
+// errNoScope lists the choices. There is no default: a wrong scope runs a retry twice, or returns
+// the response of another caller.
 var errNoScope = errors.New(`required: whose keys are they? One of
   jwt:sub           the claim of a bearer token, verified by a key (scope: {jwt: {…}}) or by authorize
   header:X-Account  a header that a trusted gateway sets
@@ -224,11 +202,12 @@ var errNoScope = errors.New(`required: whose keys are they? One of
   host              the host that the request is for, where each tenant has one
   single-tenant     all keys are of one tenant`)
 
-// errToken: two tokens of one caller would be two scopes, and a retry after a refresh would run again.
+// errToken: a caller's next token would be another scope, so a retry after a refresh would run
+// again.
 var errToken = errors.New("proxy: the header of the scope has a JWT, which changes with each refresh, so that a retry would run again: " +
 	"set scope to its claim (jwt:sub), or token_scope to value if tokens outlive the retries")
 
-// credentials are the scope "authorization".
+// credentials is the scope "authorization".
 func (s *Scope) credentials(r *http.Request) (string, error) {
 	v, err := s.value(r, "Authorization")
 	if v == "" {
@@ -237,8 +216,8 @@ func (s *Scope) credentials(r *http.Request) (string, error) {
 	return "authorization:" + digest(v), nil
 }
 
-// value returns a header whose value is the scope. It fails if a word of the value is a JWT,
-// whatever the scheme before it, unless Config.TokenScope allows it.
+// value returns a header whose value is the scope. It fails if the value has a JWT, with any
+// scheme, unless Config.TokenScope allows it.
 func (s *Scope) value(r *http.Request, name string) (string, error) {
 	v := single(r, name)
 	words := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \t\",;=", c) })
@@ -248,8 +227,8 @@ func (s *Scope) value(r *http.Request, name string) (string, error) {
 	return v, nil
 }
 
-// isJWT reports whether a token is three parts, of which the first is a JSON object in base64url
-// (RFC 7519, section 7.2).
+// isJWT reports whether a token has three parts, or five if it is encrypted, and the first is a
+// JSON object in base64url (RFC 7519, section 7.2).
 func isJWT(token string) bool {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 && len(parts) != 5 { // 5 if it is encrypted
@@ -259,7 +238,7 @@ func isJWT(token string) bool {
 	return err == nil && json.Valid(head) && head[0] == '{'
 }
 
-// resolved returns the scope with what the configuration around it says of tokens.
+// resolved returns the scope with the fields of the configuration that concern tokens.
 func (s *Scope) resolved(tokens, vouched bool) *Scope {
 	own := *s
 	own.tokens, own.vouched, own.All = tokens, vouched, nil
@@ -291,7 +270,7 @@ func host(r *http.Request) string {
 	return net.JoinHostPort(strings.TrimSuffix(strings.ToLower(name), "."), port)
 }
 
-// certified returns what is found first in a client's verified certificate.
+// certified returns the first name in a client's verified certificate.
 func certified(names ...func(*x509.Certificate) string) func(*http.Request) string {
 	return func(r *http.Request) string {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
@@ -324,9 +303,8 @@ func dnsNames(c *x509.Certificate) string {
 	return several("dns", all)
 }
 
-// several names are one identity, that of the certificate which has just these.
-// What is made of them cannot be a subject, which begins with an attribute's name
-// and "=".
+// several returns the names of a certificate as one identity. It differs from every subject,
+// which begins with the name of an attribute and "=".
 func several(kind string, names []string) string {
 	names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
 	slices.Sort(names)

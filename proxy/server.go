@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -19,29 +17,16 @@ import (
 
 // Config returns the configuration of a listener with TLS.
 func (t *TLS) Config() (*tls.Config, error) {
-	switch {
-	case t.Certificate == "":
-		return nil, at("certificate", "required, and its key")
-	case t.Key == "":
-		return nil, at("key", "required: the key of the certificate")
-	}
-	certificate, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+	pair, err := keyPair(t.Certificate, t.Key)
 	if err != nil {
-		return nil, at("certificate", "with its key: %w", err)
+		return nil, err
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12}
 	if t.ClientCA != "" {
-		pem, err := os.ReadFile(t.ClientCA)
-		if err != nil {
-			return nil, at("client_ca", "%w", err)
-		}
-		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, at("client_ca", "%s has no certificate in PEM", t.ClientCA)
-		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.ClientCAs, err = authorities("client_ca", t.ClientCA)
 	}
-	return config, nil
+	return config, err
 }
 
 // AdminHandler is the http.Handler for operators, on a listener of its own:
@@ -62,13 +47,12 @@ type AdminHandler struct {
 	draining atomic.Bool
 }
 
-// NewAdmin returns the handler for operators of a proxy, with the tokens of its
-// configuration as it is now. metrics may be nil.
+// NewAdmin returns the handler for operators of a proxy. metrics can be nil.
 func NewAdmin(p *Proxy, metrics http.Handler) *AdminHandler {
 	return &AdminHandler{proxy: p, metrics: metrics}
 }
 
-// Drain makes /readyz answer 503 from now on, so that no more traffic is sent.
+// Drain makes /readyz answer 503 from now on.
 func (a *AdminHandler) Drain() { a.draining.Store(true) }
 
 // readyTimeout bounds how long /readyz waits for the store.
@@ -80,7 +64,7 @@ const adminTimeout = time.Minute
 // ServeHTTP implements http.Handler.
 func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control, end := http.NewResponseController(w), time.Now().Add(adminTimeout)
-	_ = control.SetReadDeadline(end) // a server that has none keeps to its own
+	_ = control.SetReadDeadline(end) // a server without deadlines has its own
 	_ = control.SetWriteDeadline(end)
 	w.Header().Set("Cache-Control", "no-store")
 	switch r.URL.Path {
@@ -107,7 +91,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.metrics.ServeHTTP(w, r)
 		}
 	default:
-		g := a.proxy.enter() // an operator's request, too, goes on under the engine that it began with
+		g := a.proxy.enter() // a reload does not change the engine of a request
 		if g == nil {
 			a.proxy.manner().refuse(w, &closing)
 			return

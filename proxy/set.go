@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setting is a field that a flag of the command line can set.
+// Setting is a field that a flag can set.
 type Setting struct {
 	Path string // "listen", "store.schema", "routes"
 	Flag string // FlagName of it
 	Bool bool   // it is true or false
 }
 
-// Settings are the fields that Set can set. Tokens are not among them, as others on the
+// Settings returns the fields that Set can set. Tokens are excluded, because other users of the
 // host can see a command line.
 func Settings() []Setting { return settings(reflect.TypeFor[Config](), "") }
 
@@ -36,7 +36,7 @@ func settings(typ reflect.Type, prefix string) (all []Setting) {
 	return all
 }
 
-// tagged are the fields of a struct, or of what points to one, that a file can have.
+// tagged returns the fields of a struct, or of a pointer to one, that a file can have.
 func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for typ.Kind() == reflect.Pointer {
@@ -49,6 +49,33 @@ func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
 			}
 		}
 	}
+}
+
+// checkFields returns an error for each field of a struct whose value is not one of the words
+// of its tag "oneof", and for each number below zero.
+func checkFields(v reflect.Value) error {
+	var errs []error
+	v = reflect.Indirect(v)
+	switch {
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			errs = append(errs, under(checkFields(v.Index(i)), i))
+		}
+	case v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[Delay]():
+		for f := range tagged(v.Type()) {
+			value, words := v.FieldByIndex(f.Index), strings.Fields(f.Tag.Get("oneof"))
+			switch {
+			case f.Type.Kind() == reflect.Int && value.Int() < 0:
+				errs = append(errs, at(f.Tag.Get("yaml"), "%d is negative", value.Int()))
+			case len(words) > 0 && value.String() != "" && !slices.Contains(words, value.String()):
+				last := len(words) - 1
+				errs = append(errs, at(f.Tag.Get("yaml"), "%q is none of %s and %s", value.String(), strings.Join(words[:last], ", "), words[last]))
+			default:
+				errs = append(errs, under(checkFields(value), f.Tag.Get("yaml")))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // isSection reports whether a field is a mapping whose fields have paths of their own.
@@ -65,18 +92,28 @@ func isSection(typ reflect.Type) bool {
 	return false
 }
 
-// Set sets the field at a path, one of Settings, to a value as the file would have it:
-// a list, a mapping or a scope is written in YAML ("[{path: /payments, lease: 10s}]").
-// There are no variables. It goes before what the file says, and errors of Check call
-// it by its flag, FlagName.
+// Set sets the field at a path, one of Settings, to a value in the form of the file: lists,
+// mappings and scopes in YAML ("[{path: /payments, lease: 10s}]"). It replaces no variables. It
+// has precedence over the file. Errors of Check call the field by its flag, FlagName.
 func (c *Config) Set(path, value string) error {
 	if !settable(path) {
 		return fmt.Errorf("%s is no field that can be set so", path)
 	}
-	v := reflect.ValueOf(c).Elem()
+	if err := decode(value, fieldAt(reflect.ValueOf(c), path)); err != nil {
+		return plainError(err)
+	}
+	if c.flags == nil {
+		c.flags = map[string]bool{}
+	}
+	c.flags[path] = true
+	return nil
+}
+
+// fieldAt returns the field at a path. It adds missing sections if v is a pointer.
+func fieldAt(v reflect.Value, path string) reflect.Value {
 	for name := range strings.SplitSeq(path, ".") {
 		for v.Kind() == reflect.Pointer {
-			if v.IsNil() {
+			if v.IsNil() && v.CanSet() {
 				v.Set(reflect.New(v.Type().Elem()))
 			}
 			v = v.Elem()
@@ -88,14 +125,7 @@ func (c *Config) Set(path, value string) error {
 			}
 		}
 	}
-	if err := decode(value, v); err != nil {
-		return plainError(err)
-	}
-	if c.flags == nil {
-		c.flags = map[string]bool{}
-	}
-	c.flags[path] = true
-	return nil
+	return v
 }
 
 func settable(path string) bool {
@@ -123,7 +153,7 @@ func decode(value string, v reflect.Value) error {
 			return errors.Join(p.errs...)
 		}
 	}
-	fresh := reflect.New(v.Type()) // and nothing of what was there
+	fresh := reflect.New(v.Type()) // the old value is not merged
 	if err := n.Decode(fresh.Interface()); err != nil {
 		return err
 	}
@@ -133,14 +163,13 @@ func decode(value string, v reflect.Value) error {
 
 var anyLine = regexp.MustCompile(`(?m)^(?:yaml: )?(?:unmarshal errors:\n)?\s*line \d+: `)
 
-// plainError is an error of a value that has no lines.
+// plainError removes the lines from an error.
 func plainError(err error) error {
 	text := anyLine.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), "")
 	return errors.New(goTypes.ReplaceAllStringFunc(text, plainType))
 }
 
-// FlagName is the flag of the command line for the field at a path: "--store-schema"
-// for "store.schema".
+// FlagName is the flag for the field at a path: "--store-schema" for "store.schema".
 func FlagName(path string) string {
 	switch path {
 	case "store.url":
@@ -151,8 +180,8 @@ func FlagName(path string) string {
 	return "--" + strings.NewReplacer(".", "-", "_", "-").Replace(path)
 }
 
-// byFlag returns the flag that has set what is at a path, or that would set what is
-// missing beside what flags have set; "" if there is none. rest is what is left of the path.
+// byFlag returns the flag that has set the field at path, or that would set a field missing in a
+// section that flags have made; "" if there is none. rest is the rest of the path.
 func (c *Config) byFlag(path []any) (flag, rest string) {
 	n := c.root
 	for i := range path {
@@ -168,7 +197,7 @@ func (c *Config) byFlag(path []any) (flag, rest string) {
 	return "", ""
 }
 
-// flagsBelow reports whether a flag has set something of a section.
+// flagsBelow reports whether a flag has set a field of a section.
 func (c *Config) flagsBelow(section string) bool {
 	for path := range c.flags {
 		if strings.HasPrefix(path, section+".") {

@@ -188,7 +188,7 @@ func TestSettlesIsRefusedWhereItCannotBe(t *testing.T) {
 		", settles: service, keep_headers: [X-A]": "keep_headers",
 		", settles: service, tries: 11":           "tries",
 		", tries: 2":                              "tries",
-		", settles: both":                         "neither proxy nor service",
+		", settles: both":                         "none of proxy and service",
 	} {
 		text := "upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\nroutes:\n  - {path: /payments" + more + "}\n"
 		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), nil)

@@ -12,22 +12,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Store says where records are kept, and how. In the file it is a URL alone, or a
-// mapping. The zero value of each field stands for the default of the store's own
-// options. An option that the store does not have is refused.
+// Store says where records are stored. In the file it is a URL alone, or a mapping. The tag
+// "of" names the stores that have an option.
 type Store struct {
-	// URL is the path of an SQLite file, a URL of PostgreSQL (postgres://) or Redis
-	// (redis:// or rediss://), or "memory". Default DefaultStore.
-	URL string `yaml:"url"`
-	// Timeout bounds each call of the store: stet.Options.StoreTimeout.
-	Timeout Duration `yaml:"timeout"`
-	// SweepEvery is how often the store is cleaned up: stet.Options.SweepEvery.
-	SweepEvery Every `yaml:"sweep_every"`
-	// Cache is how many bytes of outcomes are kept in memory, in front of the store:
-	// cache.Options.MaxBytes. Default: none.
-	Cache Size `yaml:"cache"`
-	// CacheAge is cache.Options.MaxAge. Only with Cache.
-	CacheAge Duration `yaml:"cache_age"`
+	URL        string   `yaml:"url"`
+	Timeout    Duration `yaml:"timeout"`
+	SweepEvery Every    `yaml:"sweep_every"`
+	Cache      Size     `yaml:"cache"`
+	CacheAge   Duration `yaml:"cache_age"`
 
 	Schema         string `yaml:"schema" of:"postgres"`
 	Table          string `yaml:"table" of:"postgres"`
@@ -44,9 +36,9 @@ type Store struct {
 	ReplicaTimeout Duration `yaml:"replica_timeout" of:"redis"`
 	AllowEviction  bool     `yaml:"allow_eviction" of:"redis"`
 	CheckEvery     Every    `yaml:"check_every" of:"redis"`
-	CA             string   `yaml:"ca" of:"redis"`          // a PEM file; only with rediss://
-	Certificate    string   `yaml:"certificate" of:"redis"` // a PEM file, of this client
-	Key            string   `yaml:"key" of:"redis"`         // a PEM file
+	CA             string   `yaml:"ca" of:"redis"`
+	Certificate    string   `yaml:"certificate" of:"redis"`
+	Key            string   `yaml:"key" of:"redis"`
 
 	MaxRecords int `yaml:"max_records" of:"memory"`
 }
@@ -72,7 +64,6 @@ const (
 	kindMemory   = "memory"
 )
 
-// kindNames are the kinds, for people.
 var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindRedis: "Redis", kindMemory: "memory"}
 
 // Kind is "sqlite", "postgres", "redis" or "memory"; "" if the URL is that of none.
@@ -92,11 +83,10 @@ func (s *Store) Kind() string {
 	return kindSQLite
 }
 
-// keywords are those of PostgreSQL's other way to write a URL.
+// keywords matches PostgreSQL's other form of a URL.
 var keywords = regexp.MustCompile(`(?:^|\s)(?:host|hostaddr|user|dbname|password|service)\s*=`)
 
-// check finds out what is wrong with the store. The URL, which may have a password, is
-// in no error.
+// check returns the errors of the store. They do not quote the URL, which can have a password.
 func (s *Store) check() error {
 	kind := s.Kind()
 	if kind == "" {
@@ -125,7 +115,7 @@ func (s *Store) check() error {
 	return errors.Join(errs...)
 }
 
-// named1 is name if value is there.
+// named1 returns name if value is not empty.
 func named1(value, name string) string {
 	if value == "" {
 		return ""
@@ -133,7 +123,7 @@ func named1(value, name string) string {
 	return name
 }
 
-// misfits refuses options that the store does not have, and numbers below zero.
+// misfits returns an error for each option that the store does not have.
 func (s *Store) misfits(kind string) error {
 	var errs []error
 	v := reflect.ValueOf(*s)
@@ -141,8 +131,6 @@ func (s *Store) misfits(kind string) error {
 		f := v.Type().Field(i)
 		name, kinds := f.Tag.Get("yaml"), strings.Fields(f.Tag.Get("of"))
 		switch {
-		case f.Type.Kind() == reflect.Int && v.Field(i).Int() < 0:
-			errs = append(errs, at(name, "%d is negative", v.Field(i).Int()))
 		case v.Field(i).IsZero() || len(kinds) == 0 || slices.Contains(kinds, kind):
 		case kind == kindPostgres && slices.Contains([]string{"ca", "certificate", "key"}, name):
 			errs = append(errs, at(name, "PostgreSQL has it in its URL: …?sslmode=verify-full&sslrootcert=ca.pem&sslcert=client.pem&sslkey=client.key"))
@@ -157,11 +145,10 @@ func (s *Store) misfits(kind string) error {
 	return errors.Join(errs...)
 }
 
-// CheckStore returns what is wrong with the store alone, for commands that need nothing
-// else of the configuration.
+// CheckStore checks the store only.
 func (c *Config) CheckStore() error {
 	var errs []error
-	for _, err := range split(c.Store.check()) {
+	for _, err := range split(errors.Join(checkFields(reflect.ValueOf(c.Store)), c.Store.check())) {
 		errs = append(errs, c.place(err, "store"))
 	}
 	if len(errs) == 0 {

@@ -16,15 +16,15 @@ import (
 
 // sender sends messages to one target.
 type sender interface {
-	// publish sends messages, in their order where the target keeps one, and notes those that
-	// were confirmed. It returns when ctx ends; what is confirmed after that is noted, too.
-	publish(ctx context.Context, messages []stet.Message, book *book) error
+	// publish sends messages, in order if the target keeps an order, and records the confirmed
+	// ones, also after ctx has ended and it has returned.
+	publish(ctx context.Context, messages []stet.Message, results *publishResults) error
 	// check refuses messages that the target never takes.
 	check(m stet.Message) error
 	close()
 }
 
-// sending is a target at work.
+// sending is a target with its sender.
 type sending struct {
 	Target
 	sender
@@ -32,33 +32,33 @@ type sending struct {
 	not atomic.Uint64 // times that something was not sent
 }
 
-// targets are where messages go.
+// targets are the targets of the relay.
 type targets struct {
-	all  []*sending
-	log  *slog.Logger
-	told atomic.Int64 // lines since it was set to 0, written or not because others were
+	all    []*sending
+	log    *slog.Logger
+	logged atomic.Int64 // errors since it was set to 0
 
 	unrouted seldom
-	book     book
+	results  publishResults
 }
 
-// book has the IDs of messages that were confirmed, while others of their operations were
-// not, or before it was noted in the store.
-type book struct {
+// publishResults has the IDs of messages that a target has confirmed, until the store has
+// recorded that all messages of their operation were sent.
+type publishResults struct {
 	mu   sync.Mutex
 	sent map[string]time.Time
 }
 
-// maxSent bounds what is known of operations of which a part was sent, and sentFor for how
-// long. Without that knowledge a message is sent again, as it is after a restart.
+// maxSent is how many confirmed messages are remembered, for sentFor. A message that is not
+// remembered is sent again, as after a restart.
 const (
 	maxSent = 10000
 	sentFor = 10 * time.Minute
 )
 
-// newTargets connects to nothing yet. r may be nil.
+// newTargets does not connect. r can be nil.
 func newTargets(r *Relaying, log *slog.Logger) (*targets, error) {
-	ts := &targets{log: log, book: book{sent: make(map[string]time.Time)}}
+	ts := &targets{log: log, results: publishResults{sent: make(map[string]time.Time)}}
 	if r == nil {
 		return ts, nil
 	}
@@ -79,7 +79,7 @@ func (ts *targets) close() {
 	}
 }
 
-// of returns the target of a destination; nil: there is none.
+// of returns the target of a destination, nil if there is none.
 func (ts *targets) of(to string) *sending {
 	for _, s := range ts.all {
 		if s.takes(to) {
@@ -91,7 +91,7 @@ func (ts *targets) of(to string) *sending {
 
 func (ts *targets) takes(to string) bool { return ts.of(to) != nil }
 
-// check is a stet.Options.CheckMessage. What no target takes is kept until one does.
+// check is a stet.Options.CheckMessage. A message without a target is stored until there is one.
 func (ts *targets) check(m stet.Message) error {
 	if s := ts.of(m.To); s != nil && m.To != RefusedDestination {
 		return s.check(m)
@@ -99,8 +99,8 @@ func (ts *targets) check(m stet.Message) error {
 	return nil
 }
 
-// publish is a stetmsg.Publish. Each target gets its messages, whatever becomes of those
-// to others, and those that it has confirmed only once while others are tried again.
+// publish is a stetmsg.Publish. Targets do not depend on each other. A confirmed message is not
+// sent again while others of its operation are.
 func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 	var errs []error
 	by := make(map[*sending][]stet.Message)
@@ -110,11 +110,11 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 		switch {
 		case s == nil:
 			errs = append(errs, fmt.Errorf("proxy: relay has no target for messages to %.100q", m.To))
-			ts.told.Add(1)
+			ts.logged.Add(1)
 			if ts.unrouted.due() {
 				ts.log.Error("proxy: messages wait for a destination that no target of relay takes; add one to the configuration, and they are sent", slog.String("to", fmt.Sprintf("%.100q", m.To)))
 			}
-		case ts.book.has(m.ID):
+		case ts.results.has(m.ID):
 		case by[s] == nil:
 			order = append(order, s)
 			fallthrough
@@ -130,19 +130,19 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 	wg.Wait()
 	err := errors.Join(append(errs, failed...)...)
 	if err == nil {
-		ts.book.forget(messages)
+		ts.results.forget(messages)
 	}
 	return err
 }
 
 // to sends messages to one target.
 func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) error {
-	err := s.publish(ctx, messages, &ts.book)
+	err := s.publish(ctx, messages, &ts.results)
 	if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // the process ends
 		return err
 	}
 	if err != nil {
-		ts.told.Add(1)
+		ts.logged.Add(1)
 		if n := s.not.Add(1); s.say.due() {
 			ts.log.Error("proxy: messages are not taken; they stay in the store and are sent again until they are",
 				slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)), slog.String("error", err.Error()), slog.Uint64("times", n))
@@ -155,14 +155,14 @@ func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) 
 	return nil
 }
 
-func (b *book) has(id string) bool {
+func (b *publishResults) has(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := b.sent[id]
 	return ok && time.Since(at) < sentFor
 }
 
-func (b *book) note(id string) {
+func (b *publishResults) note(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.sent) >= maxSent {
@@ -171,7 +171,7 @@ func (b *book) note(id string) {
 	b.sent[id] = time.Now()
 }
 
-func (b *book) forget(messages []stet.Message) {
+func (b *publishResults) forget(messages []stet.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, m := range messages {
@@ -179,7 +179,7 @@ func (b *book) forget(messages []stet.Message) {
 	}
 }
 
-// sender returns what sends to the target. It connects when it has to.
+// sender returns the sender of the target. It connects when it sends.
 func (t *Target) sender(r *Relaying) (sender, error) {
 	scheme, _, _ := strings.Cut(t.By, ":")
 	if t.By == "" {

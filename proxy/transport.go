@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -21,7 +20,7 @@ const (
 	maxResponseHeader     = 1 << 20 // bytes
 )
 
-// toService returns the way to the service.
+// toService returns the transport to the service.
 func toService(u Upstream) (serviceTransport, error) {
 	t := serviceTransport{newTransport(u)}
 	if !u.secured() {
@@ -34,7 +33,7 @@ func toService(u Upstream) (serviceTransport, error) {
 	return t, err
 }
 
-// newTransport returns a way to where u says, without what it says of TLS.
+// newTransport returns a transport for u, without its TLS.
 func newTransport(u Upstream) *http.Transport {
 	dialer := &net.Dialer{Timeout: cmp.Or(time.Duration(u.ConnectTimeout), defaultConnectTimeout)}
 	idle := cmp.Or(u.MaxIdle, defaultMaxIdle)
@@ -67,16 +66,16 @@ func newTransport(u Upstream) *http.Transport {
 	return t
 }
 
-// secured reports whether something is said of TLS.
+// secured reports whether u has fields of TLS.
 func (u *Upstream) secured() bool {
 	return u.CA != "" || u.Certificate != "" || u.Key != "" || u.ServerName != ""
 }
 
-// trip is what is known of one request on its way to the service.
+// trip is the state of one request to the service.
 type trip struct {
-	route  *route      // nil on routes that are not protected
-	own    http.Header // fields that the proxy adds
-	errand bool        // no caller waits: it is told when the service cannot be reached
+	route *route      // nil on routes that are not protected
+	own   http.Header // fields that the proxy adds
+	job   bool        // no caller waits for the response
 
 	unreached bool   // nothing was sent
 	why       string // that is so
@@ -88,14 +87,13 @@ type trip struct {
 	turn   int64 // its own of that connection
 	reused bool  // which had been used
 
-	kept    bool   // the content is at hand, to be sent again if nothing was written
-	content []byte // it
+	empty bool // the request has no content
 
 	unread atomic.Bool // the response's content broke off
 	undone bool        // the response says that nothing was executed
 }
 
-// keeps is how many bytes of the response are kept, at most.
+// keeps is how many bytes of the response are stored at most.
 func (t *trip) keeps() int { return int(cmp.Or(t.route.MaxResult, 1<<20)) }
 
 type tripKey struct{}
@@ -129,58 +127,33 @@ func (t *trip) gotConn(info httptrace.GotConnInfo) {
 	t.conn, t.before, t.turn, t.reused = counted, counted.written.Load(), counted.take(), info.Reused
 }
 
-// untouched reports whether it is certain that no byte of the request was sent:
-// there was no connection, or nothing was written to it since it was given to
-// the request alone.
+// untouched reports whether certainly no byte of the request was sent: it had no connection, or
+// nothing was written to its connection.
 func (t *trip) untouched() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.shared && (t.conn == nil || t.conn.written.Load() == t.before)
 }
 
-// opaque is a request's content that the transport can neither rewind nor take
-// for empty. It sends again, on its own, requests that have an Idempotency-Key
-// and no content, or content that can be rewound, when a reused connection
-// breaks: whether the service has executed them or not.
+// opaque is a content that the transport cannot rewind. The transport would send a request with
+// an Idempotency-Key again when a reused connection breaks, if it has no content or can rewind
+// it.
 type opaque struct{ io.ReadCloser }
 
-// maxCopied is how much content is copied to be sent together with its header.
-const maxCopied = 64 << 10
-
-// copyContent gives a request, whose content is in memory already, a copy of a
-// kind that the transport knows to be there: then it sends header and content in
-// one go. There is still no GetBody, so it does not send them again.
-func copyContent(r *http.Request) {
-	b := make([]byte, r.ContentLength)
-	if _, err := io.ReadFull(r.Body, b); err == nil {
-		r.Body = io.NopCloser(bytes.NewReader(b))
-		keep(r, b)
-	}
-}
-
-// keep has a request sent again on another connection when nothing was written to the first.
-func keep(r *http.Request, content []byte) {
-	if t := tripOf(r.Context()); t != nil {
-		t.kept, t.content = true, content
-	}
-}
-
-// once makes an outgoing request one that the transport sends once. inMemory says
-// that its content was read before.
-func once(r *http.Request, inMemory bool) {
+// once makes the transport send a request once.
+func once(r *http.Request) {
 	r.GetBody = nil
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = opaque{r.Body}
-		if inMemory && 0 < r.ContentLength && r.ContentLength <= maxCopied {
-			copyContent(r)
-		}
 		return
 	}
 	r.Body = opaque{http.NoBody}
-	keep(r, nil)
-	// Of content that it does not know to be empty, the transport says that it is
-	// chunked, which services that read Content-Length only do not take for the
-	// end. "identity" keeps it from that; the field's spelling, from its removal.
+	if t := tripOf(r.Context()); t != nil {
+		t.empty = true
+	}
+	// The transport would send a content of unknown length as chunked, and services that read
+	// Content-Length only would wait for more. "identity" prevents that. The spelling of the
+	// field keeps net/http from removing it.
 	r.ContentLength = 0
 	r.TransferEncoding = []string{"identity"}
 	switch r.Method {

@@ -10,8 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Duration is a length of time above zero, written as Go writes it ("30s",
-// "1h30m") or in days ("30d").
+// Duration is a length of time above zero: "30s", "1h30m" or "30d".
 type Duration time.Duration
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -27,7 +26,7 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// Delay is a length of time that may be zero.
+// Delay is a length of time that can be zero.
 type Delay struct {
 	Set      bool // it was written
 	Duration time.Duration
@@ -43,8 +42,7 @@ func (d *Delay) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// Every is how often something is done: a length of time above zero, or "never", which
-// is negative.
+// Every is an interval above zero, or "never", which is negative.
 type Every time.Duration
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -77,8 +75,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// Size is a number of bytes above zero, written as a number or with KiB, MiB or
-// GiB.
+// Size is a number of bytes above zero, also with KiB, MiB or GiB.
 type Size int64
 
 // UnmarshalYAML implements yaml.Unmarshaler.

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// What Verify.By can say.
+// Values of Verify.By.
 const (
 	byKey       = "key"
 	byReference = "reference"
@@ -30,9 +30,8 @@ type verifier struct {
 	client    *http.Client
 	namespace string
 	maxResult int64
-	refusals  bool // a status that is not 2xx is that of a failure
-	// troubled, if set, is told that the service could not be asked, or that what is in
-	// front of it has answered.
+	refusals  bool // a status other than 2xx is a failure
+	// troubled, if set, is called if the service cannot be asked, or a gateway before it answers.
 	troubled func(why string)
 }
 
@@ -49,11 +48,10 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 	}, nil
 }
 
-// errUnanswered: there was no answer to a question at all.
+// errUnanswered: there was no response.
 var errUnanswered = errors.New("proxy: asking the service")
 
-// verify is a stet.Policy.Verify. Anything but a clear answer leaves the operation
-// unknown, to be asked about again.
+// verify is a stet.Policy.Verify. Only a clear response resolves the operation.
 func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
 	if !v.finds(st) {
 		return stet.CannotKnow(), fmt.Errorf("proxy: the service is not asked: the record keeps nothing to find the operation by (verify.by: %s)", v.by)
@@ -76,15 +74,14 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 		v.troubled("a question about an outcome that is unknown was not answered")
 	}
 	if err != nil {
-		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, said(err))
+		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, logError(err))
 	}
 	defer res.Body.Close()
 	switch {
 	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNotFound:
 		return stet.CannotKnow(), fmt.Errorf("proxy: the service answered the question with %d; 200 is the outcome, 404 not executed", res.StatusCode)
 	case res.Header.Get(HeaderOperation) != req.Header.Get(HeaderOperation):
-		// A router that knows no such path says 404, and a page for everybody, or
-		// a cache, 200.
+		// A router without the path responds 404. A catch-all page, or a cache, responds 200.
 		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of %d to the question without the %s that it asked about; has verify.url a mistake?", res.StatusCode, HeaderOperation)
 	case res.StatusCode == http.StatusOK:
 		return v.outcome(res)
@@ -95,10 +92,9 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 	}
 }
 
-// finds reports whether there is something that the service finds the operation by: what
-// it does not find, it would say did not happen. The scope belongs to each: it shows that
-// the operation is one of this namespace, of which this service knows, and the same key
-// or reference of another scope is another operation.
+// finds reports whether the service can find the operation: it would say that an operation it
+// does not find did not happen. The scope is always needed. It shows that the operation belongs
+// to this namespace, and the same key or reference in another scope is another operation.
 func (v *verifier) finds(st stet.Status) bool {
 	switch op := st.Op; {
 	case op.Scope == "" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:
@@ -112,7 +108,7 @@ func (v *verifier) finds(st stet.Status) bool {
 	}
 }
 
-// outcome makes of the answer what the operation's response was.
+// outcome returns the operation's response.
 func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
 	status := http.StatusOK
 	if s := res.Header.Get(HeaderStatus); s != "" {
@@ -138,8 +134,8 @@ func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
 	return stet.ItHappened(out), nil
 }
 
-// The header fields between the proxy and the service. Other fields that begin with
-// Stet- are removed in both directions.
+// The header fields between the proxy and the service. Other fields that begin with Stet- are
+// removed in both directions.
 const (
 	// HeaderOperation has the digest of the operation, in hexadecimal, the same for
 	// every attempt and for the request of Verify, whose answer must repeat it.
@@ -154,14 +150,12 @@ const (
 	// HeaderClaim has the claim that the service settles with, on routes that say so: see
 	// Route.Settles. It is a secret.
 	HeaderClaim = stethttp.HeaderClaim
-	// HeaderName and HeaderReference, in the request of a Verify, have what the operation is
-	// called ("POST /payments") and its Route.Reference, percent-encoded likewise; they are
-	// left out where there is none.
+	// HeaderName and HeaderReference, in the request of a Verify, have the name of the operation
+	// ("POST /payments") and its Route.Reference, percent-encoded. They can be missing.
 	HeaderName      = "Stet-Name"
 	HeaderReference = "Stet-Reference"
-	// HeaderStatusPage has the path of the operation's status, of those that were accepted:
-	// the service says there how far it is, with PATCH and stethttp.HeaderProgress, which it
-	// gets beside it.
+	// HeaderStatusPage has the path of the status of an accepted operation. The service reports
+	// its progress there, with PATCH and stethttp.HeaderProgress.
 	HeaderStatusPage = "Stet-Status-Page"
 	// HeaderStatus, in the answer to a Verify, is the status of the operation's
 	// response. Default 200.

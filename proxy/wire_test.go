@@ -313,7 +313,7 @@ func TestFieldsOfTheProxyCannotBeSetInAnySpelling(t *testing.T) {
 	}
 }
 
-func TestTrailersThatSayMoreThanWhatTheContentIsAreNotPassedOn(t *testing.T) {
+func TestTrailersOfRequestsAreNotForwarded(t *testing.T) {
 	rec := record(t)
 	f := start(t, yamlFor(rec.url, "http1", "scope: header:X-Account\nroutes: [{path: /payments, key_header: X-Digest-Key}]\n"))
 	names := []string{"Stet-Fence", "Stet_Digest", "X-Account", "Authorization", "Idempotency-Key", "X-Digest-Key", "X-Custom", "Content-Digest", "X-Amz-Checksum-Crc32"}
@@ -332,14 +332,8 @@ func TestTrailersThatSayMoreThanWhatTheContentIsAreNotPassedOn(t *testing.T) {
 			if r.status != 200 || len(got) != 1 || got[0].body != "{}" {
 				t.Fatalf("%s: %d %s, %v", path, r.status, r.body, got)
 			}
-			want := map[bool]string{true: "[Content-Digest X-Amz-Checksum-Crc32]", false: "[]"}[declared]
-			var passed []string
-			for name := range got[0].trailer {
-				passed = append(passed, name)
-			}
-			slices.Sort(passed)
-			if fmt.Sprint(passed) != want {
-				t.Errorf("%s, declared %v: trailers %v", path, declared, passed)
+			if len(got[0].trailer) > 0 {
+				t.Errorf("%s, declared %v: trailers %v", path, declared, got[0].trailer)
 			}
 			for name, values := range got[0].header {
 				if slices.Contains(values, "spoofed") {

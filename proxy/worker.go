@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -12,21 +14,21 @@ import (
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
-// worker hands the accepted operations of a route to the service.
+// worker sends the accepted operations of a route to the service.
 type worker struct {
-	engine   *stet.Engine
-	delivery *delivery
-	async    *Async
-	gate     *gate
-	drain    time.Duration   // how long runs may go on when the process ends
-	ending   context.Context // ends when that does
-	options  Options
+	engine       *stet.Engine
+	delivery     *delivery
+	async        *Async
+	availability *availability
+	drain        time.Duration   // how long runs can continue when the process ends
+	ending       context.Context // ends when that does
+	options      Options
 }
 
-// dueAgain is how long an operation waits that a worker has seen, and died before it took
-// it. What is seen is taken at once, as no more is asked for than there is room for.
+// dueAgain is how long an operation waits if a worker has read it and ended before it claimed it.
 const dueAgain = 10 * time.Second
 
 // repeatable reports whether a run may be repeated although it may have executed.
@@ -34,7 +36,6 @@ func (w *worker) repeatable() bool {
 	return w.async.Repeatable || w.delivery.route.Settles == settlesService
 }
 
-// part is the worker as a part of a proxy.
 func (w *worker) part() part { return part{"worker of " + w.delivery.route.class(), w.run} }
 
 func (w *worker) run(ctx context.Context) error {
@@ -45,9 +46,9 @@ func (w *worker) run(ctx context.Context) error {
 		Backoff: func(n int) time.Duration {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
-		Await:       w.gate.await,
+		Await:       w.availability.await,
 		Dispatch:    stetwork.DispatcherOptions{Again: dueAgain},
-		CancelEvery: -1, // the service learns it with its progress: an answer that is cut off stops nothing
+		CancelEvery: -1, // the response to a progress report says so
 	})
 	if err != nil {
 		return err
@@ -59,8 +60,8 @@ func (w *worker) run(ctx context.Context) error {
 	return worker.Run(ctx)
 }
 
-// hurry has runs end soon when the process ends, until it is told to stop. A configuration
-// that was replaced lets them end.
+// hurry ends the runs when the process ends, until stop is called. After a reload the runs
+// continue.
 func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
 	var active sync.WaitGroup
 	ended := make(chan struct{})
@@ -80,9 +81,9 @@ func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
 	}
 }
 
-// do hands one operation over.
+// do sends one operation.
 func (w *worker) do(ctx context.Context, run *stet.Lease) (stet.Outcome, error) {
-	e, err := unpackErrand(run.Work.Payload)
+	e, err := unpackJob(run.Work.Payload)
 	if err != nil {
 		return stet.Outcome{}, stet.Permanent(err)
 	}
@@ -93,12 +94,80 @@ func (w *worker) do(ctx context.Context, run *stet.Lease) (stet.Outcome, error) 
 	out, err := w.delivery.send(ctx, e, own, w.repeatable())
 	u, again := errors.AsType[*undone](err)
 	if again && u.uncounted {
-		w.gate.lost(u.why, 0)
+		w.availability.lost(u.why, 0)
 	} else {
-		w.gate.found()
+		w.availability.found()
 	}
 	if again {
 		err = stetwork.Again(err, u.again)
 	}
 	return out, err
+}
+
+// The log reports accepted operations that this process does not run: at each scan, but each
+// name at most once in unhandledRest. A worker elsewhere has unhandledAfter to begin them.
+const (
+	unhandledEvery = time.Minute
+	unhandledRest  = 10 * time.Minute
+	unhandledAfter = time.Minute
+)
+
+// unhandledWork reports accepted operations that no worker of this process sends: their
+// route no longer exists, or the workers are elsewhere and have not begun them.
+type unhandledWork struct {
+	store    store.Browser
+	log      *slog.Logger
+	routes   map[string]bool      // by name: whether this process runs their operations
+	reported map[string]time.Time // by name
+}
+
+// watchUnhandledWork adds the scan to the parts of a generation.
+func (p *Proxy) watchUnhandledWork(g *generation) {
+	b, ok := store.As[store.Browser](p.store)
+	if !ok || p.o.Parts&Workers == 0 {
+		return
+	}
+	u := &unhandledWork{store: b, log: p.o.ErrorLog, routes: map[string]bool{}, reported: map[string]time.Time{}}
+	for _, r := range g.config.Routes {
+		if r.Async != nil {
+			u.routes[r.class()] = g.config.Worker != workerElsewhere
+		}
+	}
+	g.parts = append(g.parts, part{"scan for unhandled work", func(ctx context.Context) error {
+		for u.scan(ctx); timer.Sleep(ctx, timer.Around(unhandledEvery)); u.scan(ctx) { //nolint:revive // the scan is the step
+		}
+		return nil
+	}})
+}
+
+// scan reads the operations that have waited longest.
+func (u *unhandledWork) scan(ctx context.Context) {
+	u.each(ctx, 0, func(r store.Record) string {
+		if _, known := u.routes[r.Label.Name]; known {
+			return ""
+		}
+		return "proxy: accepted operations have no route here that hands them to the service; they stay accepted until one of that name has async again, or they are cancelled"
+	})
+	u.each(ctx, unhandledAfter, func(r store.Record) string {
+		if here, known := u.routes[r.Label.Name]; !known || here || r.Attempt > 0 {
+			return ""
+		}
+		return "proxy: accepted operations wait for a worker, which is elsewhere: 'stet worker' has to run, and to reach the service"
+	})
+}
+
+// each logs an error for each name. A failing store is reported by others.
+func (u *unhandledWork) each(ctx context.Context, olderThan time.Duration, wrong func(store.Record) string) {
+	page, err := u.store.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: olderThan, Limit: store.MaxBrowse})
+	if err != nil {
+		return
+	}
+	maps.DeleteFunc(u.reported, func(_ string, at time.Time) bool { return time.Since(at) >= unhandledRest })
+	for _, r := range page.Records {
+		name := r.Label.Name
+		if why := wrong(r); why != "" && u.reported[name].IsZero() {
+			u.reported[name] = time.Now()
+			u.log.ErrorContext(ctx, why, slog.String("name", name))
+		}
+	}
 }

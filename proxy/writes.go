@@ -12,8 +12,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// writesRemembered is how long after the last failed call the store counts as one that takes no
-// writes. Without any request it is not known whether it does.
+// writesRemembered is how long a failed call of the store counts: without requests it is not
+// known whether writes succeed.
 const writesRemembered = time.Minute
 
 // writes observes whether the store takes writes.
@@ -50,7 +50,7 @@ func (w *writes) failed(now time.Time) {
 	w.last = now
 }
 
-// degraded returns what is wrong with writes, "" if nothing is known to be.
+// degraded describes a store without successful writes, "" if there is none.
 func (w *writes) degraded(now time.Time) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -3,7 +3,6 @@ package proxy
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"os"
 )
 
@@ -12,30 +11,44 @@ import (
 // shows. Each may be "". An error says which field it is about.
 func clientTLS(ca, certificate, key string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
 	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, at("ca", "%w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, at("ca", "%s has no certificate in PEM", ca)
+		if config.RootCAs, err = authorities("ca", ca); err != nil {
+			return nil, err
 		}
 	}
+	if certificate != "" || key != "" {
+		config.Certificates, err = keyPair(certificate, key)
+	}
+	return config, err
+}
+
+// authorities reads the PEM file that a field names.
+func authorities(field, file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, at(field, "%w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, at(field, "%s has no certificate in PEM", file)
+	}
+	return pool, nil
+}
+
+// keyPair reads the PEM files of a certificate and its key.
+func keyPair(certificate, key string) ([]tls.Certificate, error) {
 	switch {
-	case certificate == "" && key == "":
-		return config, nil
 	case certificate == "":
-		return nil, at("certificate", "required: the certificate of the key")
+		return nil, at("certificate", "required, and its key")
 	case key == "":
 		return nil, at("key", "required: the key of the certificate")
 	}
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
-		return nil, at("certificate", "%w", fmt.Errorf("with its key: %w", err))
+		return nil, at("certificate", "with its key: %w", err)
 	}
-	config.Certificates = []tls.Certificate{pair}
-	return config, nil
+	return []tls.Certificate{pair}, nil
 }
 
 // ClientTLS is the TLS of the connection to a Redis with a rediss:// URL, as CA,

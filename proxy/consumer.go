@@ -19,30 +19,30 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// consumer hands the messages of a Consume to the service.
+// consumer sends the messages of a Consume to the service.
 type consumer struct {
 	*Consume
-	engine   *stet.Engine
-	delivery *delivery
-	gate     *gate
-	target   string // that is requested
-	host     string
-	log      *slog.Logger
-	counts   *messages
+	engine       *stet.Engine
+	delivery     *delivery
+	availability *availability
+	target       string // that is requested
+	host         string
+	log          *slog.Logger
+	counts       *messages
 }
 
-// newConsumer makes the consumer of a Consume, which receives nothing yet.
-func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, gate *gate, f *forwarder) (*consumer, error) {
+// newConsumer returns a consumer that receives nothing yet.
+func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availability *availability, f *forwarder) (*consumer, error) {
 	rt := g.newRoute(cr)
 	middleware, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return nil, err
 	}
 	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
-	gate.log = log
+	availability.log = log
 	d := newDelivery(p, g, f, rt, middleware)
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: d, gate: gate, log: log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: d, availability: availability, log: log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }
@@ -51,7 +51,7 @@ func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, gate *g
 func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
 
 func (c *consumer) run(ctx context.Context) error {
-	defer c.counts.consumes(c.Name, c.gate)()
+	defer c.counts.consumes(c.Name, c.availability)()
 	c.log.Info("proxy: messages are received", slog.String("from", redact(c.From)), slog.String("post", c.Post))
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
@@ -59,57 +59,56 @@ func (c *consumer) run(ctx context.Context) error {
 		MaxBody: int64(cmp.Or(c.MaxBody, defaultMaxBody)), Concurrency: cmp.Or(c.Concurrency, stetmsg.DefaultConcurrency),
 		MaxAttempts: cmp.Or(c.MaxAttempts, stetmsg.DefaultMaxAttempts),
 		Backoff:     func(n int) time.Duration { return timer.Backoff(n, first, longest) },
-		Await:       c.gate.await, Observe: c.observe, Log: c.log, Handle: c.handle,
+		Await:       c.availability.await, Observe: c.observe, Log: c.log, Handle: c.handle,
 	})
 }
 
 func (c *consumer) observe(_ context.Context, d stetmsg.Decision) { c.counts.add(c.Name, d) }
 
-// handle hands one message over.
+// handle sends one message.
 func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message) (stet.Outcome, error) {
 	own := http.Header{}
 	if c.delivery.route.Settles == settlesService {
 		own[HeaderClaim] = []string{run.Claim.String()}
 	}
-	e := &errand{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
+	e := &job{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
 	out, err := c.delivery.send(ctx, e, own, false)
 	u, again := errors.AsType[*undone](err)
 	if !again {
-		c.heed(out, err)
+		c.judge(out, err)
 		return out, err
 	}
 	switch {
 	case u.uncounted:
-		c.gate.lost(u.why, 0)
-	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // all messages, not this one
-		c.gate.lost(u.why, u.after)
+		c.availability.lost(u.why, 0)
+	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // for all messages
+		c.availability.lost(u.why, u.after)
 		u.uncounted = true
 	default:
-		c.gate.found()
+		c.availability.found()
 	}
 	return out, stetmsg.Again(err, u.again)
 }
 
-// heed has the other messages wait if what has become of one looks as if the service, or what
-// is in front of it, was in trouble: they would fare no better.
-func (c *consumer) heed(out stet.Outcome, err error) {
+// judge records whether the outcome of a message says that the service, or a gateway before
+// it, fails: then other messages wait.
+func (c *consumer) judge(out stet.Outcome, err error) {
 	switch {
 	case err != nil:
-		c.gate.lost(err.Error(), 0)
+		c.availability.lost(err.Error(), 0)
 	case gateway(out.Status):
-		c.gate.lost("it has answered "+strconv.Itoa(out.Status), 0)
+		c.availability.lost("it has answered "+strconv.Itoa(out.Status), 0)
 	default:
-		c.gate.found()
+		c.availability.found()
 	}
 }
 
-// gateway reports whether a status is what something in front of a service says while that
-// is in trouble.
+// gateway reports whether a status is of a gateway whose service fails.
 func gateway(status int) bool {
 	return http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
-// MessageCount is how often something was decided about messages.
+// MessageCount is how often consumers have made a decision about messages.
 type MessageCount struct {
 	Name   string         // Consume.Name
 	Action stetmsg.Action // and why:
@@ -117,11 +116,11 @@ type MessageCount struct {
 	Count  uint64
 }
 
-// messages counts what was decided about messages.
+// messages counts the decisions about messages.
 type messages struct {
-	mu     sync.Mutex
-	counts map[MessageCount]*atomic.Uint64 // by what has no Count
-	gates  map[string]*gate
+	mu             sync.Mutex
+	counts         map[MessageCount]*atomic.Uint64 // by the fields other than Count
+	availabilities map[string]*availability
 }
 
 func (m *messages) add(name string, d stetmsg.Decision) {
@@ -139,25 +138,25 @@ func (m *messages) add(name string, d stetmsg.Decision) {
 	n.Add(1)
 }
 
-// consumes notes down that a consumer is at work, until it has ended.
-func (m *messages) consumes(name string, g *gate) (ended func()) {
+// consumes records that a consumer runs, until ended is called.
+func (m *messages) consumes(name string, g *availability) (ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gates == nil {
-		m.gates = map[string]*gate{}
+	if m.availabilities == nil {
+		m.availabilities = map[string]*availability{}
 	}
-	m.gates[name] = g
+	m.availabilities[name] = g
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.gates[name] == g { // and not that of a newer configuration
-			delete(m.gates, name)
+		if m.availabilities[name] == g { // not of a newer configuration
+			delete(m.availabilities, name)
 		}
 	}
 }
 
-// Messages returns what was decided about messages so far, and which consumers, by their
-// names, keep them from the service for now, because it cannot be used.
+// Messages returns the decisions about messages so far, and by the names of the consumers
+// whether they wait for the service.
 func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 	p.messages.mu.Lock()
 	defer p.messages.mu.Unlock()
@@ -166,20 +165,19 @@ func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 		counts = append(counts, key)
 	}
 	paused = map[string]bool{}
-	for name, g := range p.messages.gates {
+	for name, g := range p.messages.availabilities {
 		paused[name] = g.paused()
 	}
 	return counts, paused
 }
 
-// consumes has the generation receive messages, if the configuration says which and the
-// process is one that does.
+// consumes adds the consumers to the parts of a generation, if Options.Parts has them.
 func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 	if p.o.Parts&Consumers == 0 {
 		return nil
 	}
 	for i := range checked.consume {
-		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.gates[i], f)
+		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.availabilities[i], f)
 		if err != nil {
 			return g.config.place(err, "consume", i)
 		}

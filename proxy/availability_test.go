@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// backend is a service behind a gate.
+// backend is a service behind an availability.
 type backend struct {
 	down  atomic.Bool
 	deaf  atomic.Bool // it can be connected to, and yet is not reached
@@ -25,10 +25,12 @@ func (b *backend) dial(context.Context) error {
 	return nil
 }
 
-func (b *backend) gate() *gate { return newGate(slog.New(slog.DiscardHandler), b.dial) }
+func (b *backend) availability() *availability {
+	return newAvailability(slog.New(slog.DiscardHandler), b.dial)
+}
 
-// call is a run of a message: it passes the gate and is with the service for a time.
-func (b *backend) call(ctx context.Context, g *gate, tries *atomic.Int64, takes time.Duration) error {
+// call is a run of a message: it waits until the service is available, and is there for a time.
+func (b *backend) call(ctx context.Context, g *availability, tries *atomic.Int64, takes time.Duration) error {
 	for {
 		if err := g.await(ctx); err != nil {
 			return err
@@ -49,7 +51,7 @@ func (b *backend) call(ctx context.Context, g *gate, tries *atomic.Int64, takes 
 func TestNoRunBeginsWhileTheServiceIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
-		g := b.gate()
+		g := b.availability()
 		b.down.Store(true)
 		var tries atomic.Int64
 		var wg sync.WaitGroup
@@ -66,7 +68,7 @@ func TestNoRunBeginsWhileTheServiceIsDown(t *testing.T) {
 		b.down.Store(false)
 		began := time.Now()
 		wg.Wait()
-		if g.paused() || time.Since(began) > maxGatePause+gateAhead {
+		if g.paused() || time.Since(began) > maxCheckPause+trialTime {
 			t.Errorf("paused: %v, after %v", g.paused(), time.Since(began))
 		}
 	})
@@ -75,7 +77,7 @@ func TestNoRunBeginsWhileTheServiceIsDown(t *testing.T) {
 func TestOneMessageGoesAheadOfTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
-		g := b.gate()
+		g := b.availability()
 		g.lost("it has answered 503", 10*time.Minute)
 		b.deaf.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -101,14 +103,14 @@ func TestOneMessageGoesAheadOfTheOthers(t *testing.T) {
 func TestOthersFollowOneThatIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
-		g := b.gate()
+		g := b.availability()
 		g.lost("connection refused", 0)
 		var tries atomic.Int64
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() { _ = b.call(t.Context(), g, &tries, time.Hour) })
 		}
-		time.Sleep(minGatePause + gateAhead + time.Second)
+		time.Sleep(minCheckPause + trialTime + time.Second)
 		if n := tries.Load(); n != 16 {
 			t.Errorf("%d of 16 run", n)
 		}
@@ -120,7 +122,7 @@ func TestGateLetsGoOfWhatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
 		b.down.Store(true)
-		g := b.gate()
+		g := b.availability()
 		g.lost("connection refused", 0)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup

@@ -12,37 +12,39 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/admin"
 )
 
-// conflicts collects what cannot be together.
+// conflicts collects errors of fields that contradict each other.
 type conflicts struct{ errs []error }
 
-// when notes, if wrong, why the field at path cannot be as it is.
+// when adds an error about the field at path if wrong is true.
 func (cs *conflicts) when(wrong bool, why string, path ...any) {
 	if wrong {
 		cs.errs = append(cs.errs, &misplaced{path, errors.New(why)})
 	}
 }
 
-// Defaults of what the engine is not told.
+// Defaults of the engine and the relay.
 const (
 	defaultStoreTimeout = 5 * time.Second
 	defaultRetryMessage = DefaultRelayRetry
 	maxReplicaTimeout   = 10 * time.Second
 )
 
-// checkTogether returns what cannot work together, each by the field that is to be changed.
-func (c *Config) checkTogether() error {
+// crossCheck returns the errors of fields that contradict each other, each with the field to
+// change.
+func (c *Config) crossCheck() error {
 	cs := &conflicts{}
-	c.storeTogether(cs)
-	engine, err := stet.New(nowhere{}, stet.Options{SweepEvery: -1})
+	c.crossCheckStore(cs)
+	engine, err := bareEngine(stet.Policy{})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
 	usual, _ := engine.Policy("")
 	for i, r := range c.Routes {
-		c.routeTogether(cs, &r, i, usual)
+		c.crossCheckRoute(cs, &r, i, usual)
 	}
 	cs.when(c.Unrouted != "" && len(c.Routes) == 0, "without routes every path is protected; write routes, or leave it out", "unrouted")
 	cs.when(c.Worker == workerElsewhere && c.Store.Kind() == kindMemory, "the store is memory, which no other process sees", "worker")
@@ -60,8 +62,8 @@ func (c *Config) checkTogether() error {
 	return errors.Join(cs.errs...)
 }
 
-// longest is the longest timeout that routes say whose requests end with the proxy in
-// the unknown, and the name of the route.
+// longest returns the longest timeout of routes whose outcome is unknown if the proxy ends, and
+// the name of the route.
 func (c *Config) longest() (d time.Duration, name string) {
 	for _, r := range c.Routes {
 		if t := time.Duration(r.Timeout); !r.Pass && (r.Async == nil || !r.Async.Repeatable) && r.Settles != settlesService && t > d {
@@ -71,15 +73,15 @@ func (c *Config) longest() (d time.Duration, name string) {
 	return d, name
 }
 
-// DrainTime is how long requests may go on during a shutdown: Drain or, by default,
-// DefaultDrain or the longest timeout that a route says, if that is longer.
+// DrainTime is how long requests can continue during a shutdown: Drain, or else DefaultDrain or
+// the longest timeout of a route, the longer of the two.
 func (c *Config) DrainTime() time.Duration {
 	d, _ := c.longest()
 	return cmp.Or(time.Duration(c.Drain), max(DefaultDrain, d))
 }
 
-// storeTogether looks at times of the store.
-func (c *Config) storeTogether(cs *conflicts) {
+// crossCheckStore checks the times of the store.
+func (c *Config) crossCheckStore(cs *conflicts) {
 	s := &c.Store
 	timeout := cmp.Or(time.Duration(s.Timeout), defaultStoreTimeout)
 	cs.when(time.Duration(s.ReplicaTimeout) > maxReplicaTimeout, fmt.Sprintf("%v; at most %v", time.Duration(s.ReplicaTimeout), maxReplicaTimeout), "store", "replica_timeout")
@@ -87,8 +89,8 @@ func (c *Config) storeTogether(cs *conflicts) {
 	cs.when(time.Duration(s.BusyTimeout) > timeout, fmt.Sprintf("%v is longer than store.timeout, %v, which ends the call before", time.Duration(s.BusyTimeout), timeout), "store", "busy_timeout")
 }
 
-// routeTogether looks at one route.
-func (c *Config) routeTogether(cs *conflicts, r *Route, i int, usual stet.Policy) {
+// crossCheckRoute checks one route.
+func (c *Config) crossCheckRoute(cs *conflicts, r *Route, i int, usual stet.Policy) {
 	at := func(field ...any) []any { return append([]any{"routes", i}, field...) }
 	lease, timeout := cmp.Or(time.Duration(r.Lease), usual.Lease), cmp.Or(time.Duration(r.Timeout), usual.RunTimeout)
 	if r.Pass {
@@ -110,7 +112,7 @@ func (c *Config) routeTogether(cs *conflicts, r *Route, i int, usual stet.Policy
 	}
 }
 
-// protects are the fields of a route that say how it protects, and that it has.
+// protects returns the fields of a route that say how it protects.
 func (r *Route) protects() (names []string) {
 	v := reflect.ValueOf(*r)
 	for f := range tagged(v.Type()) {
@@ -122,16 +124,16 @@ func (r *Route) protects() (names []string) {
 	return names
 }
 
-// checkServing returns what cannot be together where the command serves: who runs a
-// Proxy may listen in another way.
+// checkServing returns the errors of the listeners of the command. A program with a Proxy can
+// listen elsewhere.
 func (c *Config) checkServing() error {
 	cs := &conflicts{}
-	listen, admin := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
-	cs.when(sameListener(listen, admin), "that is the address for traffic (listen), too: two listeners cannot share one", "admin", "listen")
+	listen, operators := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
+	cs.when(sameListener(listen, operators), "that is the address for traffic (listen), too: two listeners cannot share one", "admin", "listen")
 	if u, err := url.Parse(c.Upstream.URL); err == nil && u.Host != "" {
 		host := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]))
-		cs.when(sameListener(listen, host), "that is where the proxy itself listens for traffic: requests would go round for ever", "upstream", "url")
-		cs.when(sameListener(admin, host), "that is where the proxy itself listens for operators", "upstream", "url")
+		cs.when(sameListener(listen, host), "that is where the proxy itself listens for traffic: requests would loop", "upstream", "url")
+		cs.when(sameListener(operators, host), "that is where the proxy itself listens for operators", "upstream", "url")
 	}
 	verified := c.TLS != nil && c.TLS.ClientCA != ""
 	cs.when(c.Scope.certified() && !verified, "a client without a verified certificate is refused: set tls.client_ca, and tls", "scope")
@@ -146,24 +148,25 @@ func (s *Scope) certified() bool {
 	return s != nil && (strings.HasPrefix(s.Kind, "mtls") || slices.ContainsFunc(s.All, func(one Scope) bool { return one.certified() }))
 }
 
-// sameListener reports whether two addresses are one for a listener: names other than
-// localhost are not looked up.
+// sameListener reports whether two addresses are one for a listener. It resolves no names but
+// localhost.
 func sameListener(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
 	if errA != nil || errB != nil || portA != portB || portA == "0" {
 		return false
 	}
-	return hostA == hostB || meets(hostA, hostB) || meets(hostB, hostA)
+	hostA, hostB = listenerHost(hostA), listenerHost(hostB)
+	return hostA == hostB || hostA == "" && admin.LoopbackName(hostB) || hostB == "" && admin.LoopbackName(hostA)
 }
 
-// meets reports whether what listens at a host is reached by the name of another: every
-// interface is by each name of this host, and localhost is one or the other loopback address.
-func meets(listens, name string) bool {
-	at, of := net.ParseIP(listens), net.ParseIP(name)
-	here := name == "" || name == "localhost" || of != nil && (of.IsLoopback() || of.IsUnspecified())
-	if listens == "" || at != nil && at.IsUnspecified() {
-		return here
+// listenerHost returns the address of localhost, and "" for all interfaces.
+func listenerHost(host string) string {
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return ""
 	}
-	return listens == "localhost" && (name == "127.0.0.1" || name == "::1")
+	if host == "localhost" {
+		return "127.0.0.1"
+	}
+	return host
 }

@@ -21,9 +21,8 @@ func (w waiting) Browse(context.Context, store.Query) (store.Page, error) {
 	return store.Page{Records: w.records}, nil
 }
 
-// TestOperationsThatWaitForAWorkerElsewhereAreToldOf: once in a while, and only those that
-// none has begun.
-func TestOperationsThatWaitForAWorkerElsewhereAreToldOf(t *testing.T) {
+// TestUnhandledWorkIsReported: once in a while, and only operations that no worker has begun.
+func TestUnhandledWorkIsReported(t *testing.T) {
 	begun := store.Record{Attempt: 1}
 	begun.Label.Name = "begun"
 	fresh := store.Record{}
@@ -31,9 +30,9 @@ func TestOperationsThatWaitForAWorkerElsewhereAreToldOf(t *testing.T) {
 	here := store.Record{}
 	here.Label.Name = "here"
 	log := &stettest.Log{}
-	s := &strays{store: waiting{records: []store.Record{begun, fresh, here, fresh}}, log: slog.New(slog.NewTextHandler(log, nil)), routes: map[string]bool{"begun": false, "fresh": false, "here": true}, said: map[string]time.Time{}}
-	s.look(t.Context())
-	s.look(t.Context())
+	u := &unhandledWork{store: waiting{records: []store.Record{begun, fresh, here, fresh}}, log: slog.New(slog.NewTextHandler(log, nil)), routes: map[string]bool{"begun": false, "fresh": false, "here": true}, reported: map[string]time.Time{}}
+	u.scan(t.Context())
+	u.scan(t.Context())
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "name=fresh") || !strings.Contains(text, "'stet worker' has to run") {
 		t.Errorf("the log: %s", text)
 	}

@@ -12,7 +12,7 @@ import (
 // content that was read to its end before the transport has asked for more.
 func TestContentStaysAtItsEnd(t *testing.T) {
 	body := &serverBody{Reader: strings.NewReader("ask")}
-	u := &upload{ReadCloser: body, visit: &visit{proxy: &Proxy{}, control: http.NewResponseController(httptest.NewRecorder())}}
+	u := &upload{ReadCloser: body, state: &requestState{proxy: &Proxy{}, control: http.NewResponseController(httptest.NewRecorder())}}
 	if b, err := io.ReadAll(u); string(b) != "ask" || err != nil {
 		t.Fatalf("the content is %q, %v; want \"ask\"", b, err)
 	}
