@@ -43,13 +43,6 @@ type Cluster interface {
 	Servers(ctx context.Context) (map[string]Client, error)
 }
 
-// Single is a Client that may say that it has one server only. Then the store has that server
-// run claims and settlements of several callers in one script, while many are under way.
-type Single interface {
-	// SingleServer reports whether every command goes to the same server, whatever its key.
-	SingleServer() bool
-}
-
 // Pipeliner is a Client that can send commands together. Options.Replicas needs
 // it; of a Cluster, the Clients of its servers need it, too.
 type Pipeliner interface {
@@ -84,54 +77,25 @@ func code(err error) string {
 var sources embed.FS
 
 // script is a Lua script, known to the server by its digest.
-type script struct {
-	source, digest string
-	shares         string // its name in sharedScript; "" if it is not part of that
-}
+type script struct{ source, digest string }
 
-// newScript composes a script of its parts.
+// newScript joins lua/record.lua and the named parts.
 func newScript(parts ...string) script {
-	all := text("record")
-	for _, part := range parts {
-		all += text(part)
+	var source []byte
+	for _, part := range append([]string{"record"}, parts...) {
+		b, err := sources.ReadFile("lua/" + part + ".lua")
+		if err != nil {
+			panic(err) // the file is embedded
+		}
+		source = append(source, b...)
 	}
-	return scriptOf(all)
-}
-
-// newSharedScript composes one of which claim and settle are functions. These have names for
-// their keys and arguments that hide those of the whole.
-func newSharedScript() script {
-	all := text("record")
-	for _, part := range []string{"claim", "settle"} {
-		all += "local function " + part + "(KEYS, ARGV)\n" + text(part) + "end\n"
-	}
-	return scriptOf(all + text("share"))
-}
-
-func text(part string) string {
-	b, err := sources.ReadFile("lua/" + part + ".lua")
-	if err != nil {
-		panic(err) // it is part of the program
-	}
-	return string(b)
-}
-
-func scriptOf(source string) script {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
-	return script{source: source, digest: hex.EncodeToString(sum[:])}
-}
-
-// shared is a script that is also part of sharedScript.
-func (sc script) shared(name string) script {
-	sc.shares = name
-	return sc
+	sum := sha1.Sum(source) //nolint:gosec // see the import
+	return script{string(source), hex.EncodeToString(sum[:])}
 }
 
 var (
-	claimScript   = newScript("claim").shared("claim")
-	settleScript  = newScript("settle").shared("settle")
-	sharedScript  = newSharedScript()
-	serverScript  = newScript("server")
+	claimScript   = newScript("claim")
+	settleScript  = newScript("settle")
 	outboxScript  = newScript("work", "settle")
 	releaseScript = newScript("work", "release")
 	extendScript  = newScript("extend")
@@ -164,12 +128,8 @@ const (
 	maxMoving    = 3 * time.Second        // for so long, if the context allows
 )
 
-// eval runs a script, patiently, and perhaps with those of other callers. The first key says
-// which server does.
+// eval runs a script on the server of the first key, patiently.
 func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (reply any, err error) {
-	if sc.shares != "" && s.sharing != nil {
-		return s.sharing.eval(ctx, sc, keys, args)
-	}
 	err = s.patiently(ctx, func() (err error) {
 		reply, err = s.evalOnce(ctx, sc, keys, args...)
 		return err

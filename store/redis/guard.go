@@ -74,9 +74,6 @@ func (s *Store) inspectRegularly(ctx context.Context) {
 	for timer.Sleep(ctx, pause) {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := s.inspect(limited)
-		if s.dividesNow(limited) {
-			s.o.Logger.LogAttrs(ctx, slog.LevelError, "stet: keys are divided over several servers, although the client says that there is one; calls share no scripts from now on, and operations whose claims shared one since may run again")
-		}
 		cancel()
 		found, is := errors.AsType[*unfit](err)
 		if err != nil && !is {

@@ -21,11 +21,10 @@
 // the others go on, if the cluster lets them: give each server a replica, or set
 // cluster-require-full-coverage no.
 //
-// On a single server, claims and settlements that come while 16 are under way share scripts
-// with those of other callers: each has its own reply and its own error, as alone.
-//
-// The client library is the caller's choice: store/redis/goredis and
-// store/redis/rueidis are ready adapters, and any other fits through Client.
+// The client library is the caller's choice. store/redis/rueidis is recommended: rueidis sends
+// the commands of concurrent callers together (it pipelines). store/redis/goredis is a thin
+// adapter over go-redis, in which each command in flight has a connection of its own. Any
+// other library fits through Client.
 //
 // The store's clock is the server's. A fence is its time, or one more than the last that
 // was granted in its hash tag, whatever is greater: it grows also where the clock was set
@@ -114,7 +113,6 @@ type Store struct {
 	watchers hub
 	hints    hints
 	guard    guard
-	sharing  *sharing // nil unless there is one server
 
 	mu      sync.Mutex
 	cursor  int    // of the sweep, among the shards
@@ -174,18 +172,14 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	s.cancel = cancel
 	s.watchers.init(background, s)
 	s.hints.init(background, s)
-	if s.single(ctx) {
-		s.sharing = newSharing(context.WithoutCancel(ctx), s)
-	}
 	if o.CheckEvery > 0 {
 		s.wg.Go(func() { s.inspectRegularly(background) })
 	}
 	return s, nil
 }
 
-// Close ends the store's goroutines. Later calls fail; those that share a script which is
-// under way are waited for, up to two seconds. The client is the caller's to close. It may be
-// called again.
+// Close ends the store's goroutines. Later calls fail. The caller closes the client. Close may
+// be called again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -193,9 +187,6 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.watchers.close()
 	s.hints.close()
-	if s.sharing != nil {
-		s.sharing.close()
-	}
 	s.wg.Wait()
 	return nil
 }
