@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -102,7 +101,7 @@ var (
 	renewScript   = newScript("renew")
 	readScript    = newScript("read")
 	watchScript   = newScript("watch")
-	dueScript     = newScript("work", "due")
+	sweepScript   = newScript("work", "sweep")
 	parkScript    = newScript("park")
 	peekScript    = newScript("peek")
 	liveScript    = newScript("live")
@@ -110,16 +109,16 @@ var (
 	touchScript   = newScript("touch")
 	probeScript   = newScript("probe")
 
-	acceptScript  = newScript("work", "accept")
-	takeScript    = newScript("work", "take")
-	cancelScript  = newScript("work", "cancel")
-	saveScript    = newScript("work", "save")
-	lookScript    = newScript("work", "look")
-	relayedScript = newScript("work", "relayed")
-	agendaScript  = newScript("work", "agenda")
-	queueScript   = newScript("queue")
-	handScript    = newScript("work", "hand")
-	planScript    = newScript("work", "plan")
+	acceptScript   = newScript("work", "accept")
+	takeScript     = newScript("work", "take")
+	cancelScript   = newScript("work", "cancel")
+	saveScript     = newScript("work", "save")
+	lookScript     = newScript("work", "look")
+	relayedScript  = newScript("work", "relayed")
+	scheduleScript = newScript("work", "schedule")
+	queueScript    = newScript("queue")
+	dueScript      = newScript("work", "due")
+	planScript     = newScript("work", "plan")
 )
 
 const (
@@ -128,7 +127,7 @@ const (
 	maxMoving    = 3 * time.Second        // for so long, if the context allows
 )
 
-// eval runs a script on the server of the first key, patiently.
+// eval runs a script on the server of the first key. It repeats the script while a slot moves.
 func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (reply any, err error) {
 	err = s.patiently(ctx, func() (err error) {
 		reply, err = s.evalOnce(ctx, sc, keys, args...)
@@ -137,7 +136,7 @@ func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...stri
 	return reply, err
 }
 
-// evalOnce is eval without patience.
+// evalOnce is eval without repetition.
 func (s *Store) evalOnce(ctx context.Context, sc script, keys []string, args ...string) (any, error) {
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", sc.digest, strconv.Itoa(len(keys)))
@@ -150,17 +149,8 @@ func (s *Store) evalOnce(ctx context.Context, sc script, keys []string, args ...
 	return reply, err
 }
 
-// send sends a command, patiently.
-func (s *Store) send(ctx context.Context, key string, command ...string) (reply any, err error) {
-	err = s.patiently(ctx, func() (err error) {
-		reply, err = s.client.Do(ctx, key, command...)
-		return err
-	})
-	return reply, err
-}
-
-// patiently calls do, and again while the cluster says that nothing was executed
-// because a slot is on the move or without a master.
+// patiently calls do, and again while the cluster replies that nothing was executed
+// because a slot is being moved or has no master.
 func (s *Store) patiently(ctx context.Context, do func() error) error {
 	var end time.Time
 	for pause := movePause; ; pause = min(2*pause, maxMovePause) {
@@ -180,9 +170,4 @@ func (s *Store) patiently(ctx context.Context, do func() error) error {
 			return err
 		}
 	}
-}
-
-// errReply is what a reply gives that no script of this package makes.
-func errReply(reply any) error {
-	return fmt.Errorf("redis: the server's reply is a %T where another type is due; is the Client an adapter that keeps to its documentation?", reply)
 }

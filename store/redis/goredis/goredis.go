@@ -19,15 +19,10 @@ import (
 )
 
 type client struct {
-	redis redis.UniversalClient
-	close func() error // nil after New
-	waits *waitLimits
-}
-
-// serverClient is a client of one server, or of a master that Sentinel names.
-type serverClient struct {
-	client
-	server *redis.Client
+	redis  redis.UniversalClient
+	master func(ctx context.Context, key string) (*redis.Client, error)
+	close  func() error // nil after New
+	waits  *waitLimits
 }
 
 type clusterClient struct {
@@ -38,9 +33,8 @@ type clusterClient struct {
 var (
 	_ stetredis.Client    = (*client)(nil)
 	_ stetredis.Listener  = (*client)(nil)
-	_ stetredis.Pipeliner = (*serverClient)(nil)
+	_ stetredis.Pipeliner = (*client)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
-	_ stetredis.Pipeliner = (*clusterClient)(nil)
 )
 
 // Conn is a client for the store. Of a cluster it is also a store/redis.Cluster. It
@@ -84,13 +78,12 @@ func New(c redis.UniversalClient) (Conn, error) {
 }
 
 func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
-	base := client{c, closer, new(waitLimits)}
 	switch c := c.(type) {
 	case *redis.Client:
 		if err := safe(c.Options().MaxRetries, c.Options().ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &serverClient{base, c}, nil
+		return &client{c, always(c), closer, new(waitLimits)}, nil
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
@@ -99,9 +92,14 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(o.MaxRetries, o.ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &clusterClient{base, c}, nil
+		return &clusterClient{client{c, c.MasterForKey, closer, new(waitLimits)}, c}, nil
 	}
 	return nil, fmt.Errorf("goredis: a %T cannot be used; give a *redis.Client or a *redis.ClusterClient", c)
+}
+
+// always is the master of a client of one server, or of a master that Sentinel names.
+func always(server *redis.Client) func(context.Context, string) (*redis.Client, error) {
+	return func(context.Context, string) (*redis.Client, error) { return server, nil }
 }
 
 // safe refuses a client that repeats commands by itself. go-redis turns -1 into 0
@@ -139,11 +137,6 @@ func (c *client) Do(ctx context.Context, key string, args ...string) (any, error
 			cmd.SetFirstKeyPos(int8(min(i, 127))) //nolint:gosec // a key comes early
 		}
 	}
-	if args[0] == "MGET" {
-		// With command policies that the caller has set, a cluster's client splits it, and
-		// then can fill no other type. A read may be repeated.
-		return answer(cmd, c.redis.Process(ctx, cmd))
-	}
 	return answer(cmd, c.redis.Process(ctx, once{cmd}))
 }
 
@@ -169,21 +162,6 @@ func answer(cmd *redis.Cmd, err error) (any, error) {
 	return nil, err
 }
 
-// Pipeline implements store/redis.Pipeliner.
-func (c *serverClient) Pipeline(ctx context.Context, _ string, commands ...[]string) ([]any, error) {
-	return c.pipeline(ctx, c.server, commands)
-}
-
-// Pipeline implements store/redis.Pipeliner. The cluster's own pipelines give each
-// command a connection of its slot's.
-func (c *clusterClient) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
-	master, err := c.cluster.MasterForKey(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return c.pipeline(ctx, master, commands)
-}
-
 // errUnanswered is the error of a command that has no reply and no error of its own.
 var errUnanswered = errors.New("goredis: a command has no reply; a hook of the client did not send it")
 
@@ -192,7 +170,13 @@ var errUnanswered = errors.New("goredis: a command has no reply; a hook of the c
 // only the pipeline has an error.
 func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
 
-func (c *client) pipeline(ctx context.Context, server *redis.Client, commands [][]string) ([]any, error) {
+// Pipeline implements store/redis.Pipeliner. It uses the pipeline of one server: that of a
+// cluster sends each command on a connection of its own slot.
+func (c *client) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
+	server, err := c.master(ctx, key)
+	if err != nil {
+		return nil, err
+	}
 	release, err := c.waits.acquire(ctx, server.Options())
 	if err != nil {
 		return nil, err
@@ -227,22 +211,11 @@ func (c *client) pipeline(ctx context.Context, server *redis.Client, commands []
 
 // waitLimits limit the connections of each server on which commands may block to half of its
 // pool. The others are for commands that are answered at once, such as heartbeats.
-type waitLimits struct {
-	mu sync.Mutex
-	of map[string]chan struct{} // by the server's address
-}
+type waitLimits struct{ of sync.Map } // by the server's address: a chan struct{}
 
 func (l *waitLimits) acquire(ctx context.Context, o *redis.Options) (release func(), err error) {
-	l.mu.Lock()
-	limit := l.of[o.Addr]
-	if limit == nil {
-		if l.of == nil {
-			l.of = make(map[string]chan struct{})
-		}
-		limit = make(chan struct{}, max(o.PoolSize/2, 1))
-		l.of[o.Addr] = limit
-	}
-	l.mu.Unlock()
+	made, _ := l.of.LoadOrStore(o.Addr, make(chan struct{}, max(o.PoolSize/2, 1)))
+	limit := made.(chan struct{})
 	select {
 	case limit <- struct{}{}:
 		return func() { <-limit }, nil
@@ -279,7 +252,7 @@ func (c *clusterClient) Servers(ctx context.Context) (map[string]stetredis.Clien
 	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		servers[master.Options().Addr] = &serverClient{client{redis: master, waits: c.waits}, master}
+		servers[master.Options().Addr] = &client{redis: master, master: always(master), waits: c.waits}
 		return nil
 	})
 	return servers, err
