@@ -69,14 +69,6 @@ func tell(all []spending, name func(what string) string) {
 	}
 }
 
-// rates are those of some rounds.
-func rates(all []spending) (rates []float64) {
-	for _, s := range all {
-		rates = append(rates, s.rate)
-	}
-	return rates
-}
-
 // waits has so many callers make pairs for a while, and returns how long each pair took.
 func waits(ctx context.Context, s store.Store, callers int) ([]time.Duration, error) {
 	took, errs := make([][]time.Duration, callers), make([]error, callers)

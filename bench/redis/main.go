@@ -3,7 +3,7 @@
 // connections with as many commands in flight; and replays, with and without the
 // local cache. It does so on private servers: one that keeps nothing on disk, one
 // with appendfsync always; and what pairs cost the client and the servers, there and on a
-// cluster, where they are also sent as go-redis sends them by itself.
+// cluster.
 package main
 
 import (

@@ -55,12 +55,9 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 
 // indexedOnly reports whether all records that q asks for are in the index.
 func indexedOnly(q store.Query) bool {
-	for _, state := range q.States {
-		if state != store.Running && state != store.Unknown && state != store.Accepted {
-			return false
-		}
-	}
-	return len(q.States) > 0
+	return len(q.States) > 0 && !slices.ContainsFunc(q.States, func(state store.State) bool {
+		return state != store.Running && state != store.Unknown && state != store.Accepted
+	})
 }
 
 // browsing is a page in the making.
@@ -83,7 +80,11 @@ func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error
 		if at.inside {
 			list, after = b.s.list(at.part), string(at.after[:])
 		}
-		lists, err := b.s.evalEach(ctx, liveScript, shardKeys(b.s.list, at.part), 1, strconv.Itoa(limit), list, after)
+		var names []string
+		for shard := range min(stretch, shards-at.part) {
+			names = append(names, b.s.list(at.part+shard))
+		}
+		lists, err := b.s.evalEach(ctx, liveScript, names, 1, strconv.Itoa(limit), list, after)
 		if err != nil {
 			return false, explain("browse", err)
 		}
@@ -142,17 +143,17 @@ func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error
 
 // masters returns the servers that have keys, in the order of their addresses.
 func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
-	servers, err := s.servers(ctx)
+	all, err := servers(ctx, s.client)
 	if err != nil || !s.cluster {
 		return []scannable{{Client: s.client}}, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		info, err := askInfo(ctx, servers[name])
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		info, err := askInfo(ctx, all[name])
 		if err != nil {
 			return nil, explain("browse", err)
 		}
 		if info["role"] == "master" {
-			masters = append(masters, newScannable(servers[name], info))
+			masters = append(masters, newScannable(all[name], info))
 		}
 	}
 	return masters, nil
@@ -208,22 +209,17 @@ func (s *Store) peek(ctx context.Context, ids []store.ID) ([]store.Record, []tim
 		if err != nil {
 			return explain("browse", err)
 		}
-		all, ok := reply.([]any)
-		if !ok || len(all) != len(names)+1 {
-			return errReply(reply)
-		}
-		now, ok := all[0].(int64)
-		if !ok {
-			return errReply(all[0])
-		}
-		for n, i := range groups[g] {
-			rec, err := unpack(ids[i], all[2*n+1], now, all[2*n+2] == int64(1))
+		p := partsOf(reply)
+		now := next[int64](p)
+		for _, i := range groups[g] {
+			packed, found := p.value(), next[int64](p)
+			rec, err := unpack(ids[i], packed, now, found == 1)
 			if err != nil {
-				rec = told(ids[i], all[2*n+1])
+				rec = damagedRecord(ids[i], packed)
 			}
 			recs[i], ages[i] = rec, time.UnixMicro(now).Sub(rec.ClaimedAt)
 		}
-		return nil
+		return p.err
 	}))
 	return recs, ages, err
 }

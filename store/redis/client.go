@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -43,13 +42,6 @@ type Cluster interface {
 	Servers(ctx context.Context) (map[string]Client, error)
 }
 
-// Single is a Client that may say that it has one server only. Then the store has that server
-// run claims and settlements of several callers in one script, while many are under way.
-type Single interface {
-	// SingleServer reports whether every command goes to the same server, whatever its key.
-	SingleServer() bool
-}
-
 // Pipeliner is a Client that can send commands together. Options.Replicas needs
 // it; of a Cluster, the Clients of its servers need it, too.
 type Pipeliner interface {
@@ -84,61 +76,32 @@ func code(err error) string {
 var sources embed.FS
 
 // script is a Lua script, known to the server by its digest.
-type script struct {
-	source, digest string
-	shares         string // its name in sharedScript; "" if it is not part of that
-}
+type script struct{ source, digest string }
 
-// newScript composes a script of its parts.
+// newScript joins lua/record.lua and the named parts.
 func newScript(parts ...string) script {
-	all := text("record")
-	for _, part := range parts {
-		all += text(part)
+	var source []byte
+	for _, part := range append([]string{"record"}, parts...) {
+		b, err := sources.ReadFile("lua/" + part + ".lua")
+		if err != nil {
+			panic(err) // the file is embedded
+		}
+		source = append(source, b...)
 	}
-	return scriptOf(all)
-}
-
-// newSharedScript composes one of which claim and settle are functions. These have names for
-// their keys and arguments that hide those of the whole.
-func newSharedScript() script {
-	all := text("record")
-	for _, part := range []string{"claim", "settle"} {
-		all += "local function " + part + "(KEYS, ARGV)\n" + text(part) + "end\n"
-	}
-	return scriptOf(all + text("share"))
-}
-
-func text(part string) string {
-	b, err := sources.ReadFile("lua/" + part + ".lua")
-	if err != nil {
-		panic(err) // it is part of the program
-	}
-	return string(b)
-}
-
-func scriptOf(source string) script {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
-	return script{source: source, digest: hex.EncodeToString(sum[:])}
-}
-
-// shared is a script that is also part of sharedScript.
-func (sc script) shared(name string) script {
-	sc.shares = name
-	return sc
+	sum := sha1.Sum(source) //nolint:gosec // see the import
+	return script{string(source), hex.EncodeToString(sum[:])}
 }
 
 var (
-	claimScript   = newScript("claim").shared("claim")
-	settleScript  = newScript("settle").shared("settle")
-	sharedScript  = newSharedScript()
-	serverScript  = newScript("server")
+	claimScript   = newScript("claim")
+	settleScript  = newScript("settle")
 	outboxScript  = newScript("work", "settle")
 	releaseScript = newScript("work", "release")
 	extendScript  = newScript("extend")
 	renewScript   = newScript("renew")
 	readScript    = newScript("read")
 	watchScript   = newScript("watch")
-	dueScript     = newScript("work", "due")
+	sweepScript   = newScript("work", "sweep")
 	parkScript    = newScript("park")
 	peekScript    = newScript("peek")
 	liveScript    = newScript("live")
@@ -146,16 +109,16 @@ var (
 	touchScript   = newScript("touch")
 	probeScript   = newScript("probe")
 
-	acceptScript  = newScript("work", "accept")
-	takeScript    = newScript("work", "take")
-	cancelScript  = newScript("work", "cancel")
-	saveScript    = newScript("work", "save")
-	lookScript    = newScript("work", "look")
-	relayedScript = newScript("work", "relayed")
-	agendaScript  = newScript("work", "agenda")
-	queueScript   = newScript("queue")
-	handScript    = newScript("work", "hand")
-	planScript    = newScript("work", "plan")
+	acceptScript   = newScript("work", "accept")
+	takeScript     = newScript("work", "take")
+	cancelScript   = newScript("work", "cancel")
+	saveScript     = newScript("work", "save")
+	lookScript     = newScript("work", "look")
+	relayedScript  = newScript("work", "relayed")
+	scheduleScript = newScript("work", "schedule")
+	queueScript    = newScript("queue")
+	dueScript      = newScript("work", "due")
+	planScript     = newScript("work", "plan")
 )
 
 const (
@@ -164,12 +127,8 @@ const (
 	maxMoving    = 3 * time.Second        // for so long, if the context allows
 )
 
-// eval runs a script, patiently, and perhaps with those of other callers. The first key says
-// which server does.
+// eval runs a script on the server of the first key. It repeats the script while a slot moves.
 func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (reply any, err error) {
-	if sc.shares != "" && s.sharing != nil {
-		return s.sharing.eval(ctx, sc, keys, args)
-	}
 	err = s.patiently(ctx, func() (err error) {
 		reply, err = s.evalOnce(ctx, sc, keys, args...)
 		return err
@@ -177,7 +136,7 @@ func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...stri
 	return reply, err
 }
 
-// evalOnce is eval without patience.
+// evalOnce is eval without repetition.
 func (s *Store) evalOnce(ctx context.Context, sc script, keys []string, args ...string) (any, error) {
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", sc.digest, strconv.Itoa(len(keys)))
@@ -190,17 +149,8 @@ func (s *Store) evalOnce(ctx context.Context, sc script, keys []string, args ...
 	return reply, err
 }
 
-// send sends a command, patiently.
-func (s *Store) send(ctx context.Context, key string, command ...string) (reply any, err error) {
-	err = s.patiently(ctx, func() (err error) {
-		reply, err = s.client.Do(ctx, key, command...)
-		return err
-	})
-	return reply, err
-}
-
-// patiently calls do, and again while the cluster says that nothing was executed
-// because a slot is on the move or without a master.
+// patiently calls do, and again while the cluster replies that nothing was executed
+// because a slot is being moved or has no master.
 func (s *Store) patiently(ctx context.Context, do func() error) error {
 	var end time.Time
 	for pause := movePause; ; pause = min(2*pause, maxMovePause) {
@@ -220,9 +170,4 @@ func (s *Store) patiently(ctx context.Context, do func() error) error {
 			return err
 		}
 	}
-}
-
-// errReply is what a reply gives that no script of this package makes.
-func errReply(reply any) error {
-	return fmt.Errorf("redis: the server's reply is a %T where another type is due; is the Client an adapter that keeps to its documentation?", reply)
 }

@@ -12,8 +12,6 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// Calls of many callers share pipelines: what happens to one must not be told of another.
-
 // together has many callers at once, each with operations of its own.
 func together(t *testing.T, callers, each int, call func(i int) error) {
 	t.Helper()

@@ -13,8 +13,11 @@ var (
 	errFormat = fmt.Errorf("redis: the record is damaged, or was written by a newer version: %w", store.ErrDamaged)
 )
 
-// explain says what went wrong and what to do.
+// explain adds to an error, which may be nil, what failed and what to do.
 func explain(step string, err error) error {
+	if err == nil {
+		return nil
+	}
 	what := ""
 	switch code(err) {
 	case "OOM":
@@ -26,7 +29,7 @@ func explain(step string, err error) error {
 	case "NOREPLICAS":
 		what = "refused, and nothing was done: the server has fewer replicas than its min-replicas-to-write: "
 	case "NOPERM", "NOAUTH", "WRONGPASS":
-		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZRANDMEMBER, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
+		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZRANDMEMBER, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
 	case "STETFORMAT", "WRONGTYPE": // another program has written to a key of the record
 		return fmt.Errorf("redis: %s: %w", step, errFormat)
 	}

@@ -19,43 +19,38 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	defer cancel()
 	groups := s.group(len(claims), func(i int) store.ID { return claims[i].ID })
 	found := make([]extended, len(groups))
-	_ = s.each(len(groups), func(g int) (err error) {
+	_ = s.each(len(groups), func(g int) error {
 		some := make([]store.Claim, len(groups[g]))
 		for n, i := range groups[g] {
 			some[n] = claims[i]
 		}
-		found[g], err = s.extend(ctx, some, lease)
-		if onTheMove(err) {
-			found[g] = s.extendEach(ctx, some, lease)
-		} else if err != nil {
-			found[g] = extended{unasked: some, err: err}
-		}
+		found[g] = s.extend(ctx, some, lease)
 		return nil
 	})
 	var all extended
 	for _, f := range found {
 		all.lost = append(all.lost, f.lost...)
-		all.unasked = append(all.unasked, f.unasked...)
+		all.failed = append(all.failed, f.failed...)
 		all.err = cmp.Or(all.err, f.err)
 	}
 	switch {
-	case len(all.unasked) == 0:
+	case len(all.failed) == 0:
 		return all.lost, nil
-	case len(all.unasked) == len(claims) && all.err != nil:
+	case len(all.failed) == len(claims) && all.err != nil:
 		return nil, all.err
 	}
-	return all.lost, &store.PartialError{Claims: all.unasked, Cause: cmp.Or(all.err, errFormat)}
+	return all.lost, &store.PartialError{Claims: all.failed, Cause: cmp.Or(all.err, errFormat)}
 }
 
-// extended is what became of some claims. Those that are in neither list are renewed.
+// extended is the result of renewing some claims. Claims that are in neither list are renewed.
 type extended struct {
-	lost    []store.Claim
-	unasked []store.Claim // could not be reached or read
-	err     error         // of one of these, unless all are damaged
+	lost   []store.Claim
+	failed []store.Claim // could not be reached or read
+	err    error         // of one of failed, nil if all of them are damaged
 }
 
 // onTheMove reports whether a cluster has refused a script of several keys only
-// because their slot is on its way to another server.
+// because their slot is being moved to another server.
 func onTheMove(err error) bool {
 	switch code(err) {
 	case "TRYAGAIN", "CROSSSLOT", "ASK", "MOVED":
@@ -64,8 +59,8 @@ func onTheMove(err error) bool {
 	return false
 }
 
-// extend renews claims whose records one script may work on.
-func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Duration) (f extended, err error) {
+// extend renews claims whose records one script may change.
+func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Duration) (f extended) {
 	var names []string
 	args := []string{micros(lease)}
 	for _, c := range claims {
@@ -74,30 +69,31 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 		args = append(args, string(c.ID[:]), fence(c.Fence))
 	}
 	reply, err := s.evalOnce(ctx, extendScript, names, args...)
+	if onTheMove(err) {
+		return s.extendEach(ctx, claims, lease)
+	}
 	if err != nil {
-		return f, explain("extend", err)
+		return extended{failed: claims, err: explain("extend", err)}
 	}
-	places, ok := reply.([]any)
-	if !ok {
-		return f, errReply(reply)
-	}
-	for _, place := range places {
-		n, ok := place.(int64)
-		damaged := n < 0
-		if n = max(n, -n); !ok || n < 1 || int(n) > len(claims) {
-			return extended{}, errReply(place)
-		}
-		if damaged {
-			f.unasked = append(f.unasked, claims[n-1])
-		} else {
-			f.lost = append(f.lost, claims[n-1])
+	p := partsOf(reply)
+	for p.more() {
+		switch place := int(next[int64](p)); {
+		case place > 0 && place <= len(claims):
+			f.lost = append(f.lost, claims[place-1])
+		case place < 0 && -place <= len(claims):
+			f.failed = append(f.failed, claims[-place-1])
+		default:
+			p.err = errReply(int64(place))
 		}
 	}
-	return f, nil
+	if p.err != nil {
+		return extended{failed: claims, err: p.err}
+	}
+	return f
 }
 
-// extendEach renews claims one by one, while their slot is on the move: a command of
-// one key is served all the while.
+// extendEach renews claims one by one while their slot moves: a cluster always serves commands
+// of one key.
 func (s *Store) extendEach(ctx context.Context, claims []store.Claim, lease time.Duration) (f extended) {
 	replies := make([]any, len(claims))
 	errs := s.each(len(claims), func(i int) (err error) {
@@ -107,7 +103,7 @@ func (s *Store) extendEach(ctx context.Context, claims []store.Claim, lease time
 	for i, err := range errs {
 		switch {
 		case err != nil:
-			f.unasked, f.err = append(f.unasked, claims[i]), explain("extend", err)
+			f.failed, f.err = append(f.failed, claims[i]), explain("extend", err)
 		case replies[i] == int64(0):
 			f.lost = append(f.lost, claims[i])
 		}

@@ -177,30 +177,38 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 	}
 }
 
-func TestFullMemoryRefusesClaimsAndServesReplays(t *testing.T) {
+func TestServerThatRefusesWritesServesReplays(t *testing.T) {
 	server := rig.NewRedis(t, rig.RedisOptions{})
-	for _, l := range libraries {
-		t.Run(l.name, func(t *testing.T) {
-			s := open(t, dial(t, l, server.Addr()), redis.Options{})
-			done := request("done")
-			mustSettle(t, s, mustClaim(t, s, done).Claim(), "x")
-			config(t, server, "maxmemory", "1")
-			defer config(t, server, "maxmemory", "0")
-			rec, err := s.Claim(t.Context(), request("new"))
-			mustContain(t, err, "maxmemory")
-			mustContain(t, err, "nothing was done")
-			if rec.State != store.None {
-				t.Errorf("a claim was granted at maxmemory: %+v", rec)
-			}
-			again := done
-			again.Owner = store.NewOwner()
-			if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result.Body) != "x" {
-				t.Errorf("a replay at maxmemory: %+v, %v", rec, err)
-			}
-			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
-				t.Errorf("a read at maxmemory: %+v", rec)
-			}
-		})
+	for _, setting := range []string{"maxmemory", "min-replicas-to-write"} {
+		for _, l := range libraries {
+			t.Run(setting+", "+l.name, func(t *testing.T) {
+				s := open(t, dial(t, l, server.Addr()), redis.Options{})
+				done := request("done")
+				mustSettle(t, s, mustClaim(t, s, done).Claim(), "x")
+				live := mustClaim(t, s, request("live"))
+				config(t, server, setting, "1")
+				defer config(t, server, setting, "0")
+				rec, err := s.Claim(t.Context(), request("new"))
+				for _, err := range []error{err, s.Settle(t.Context(), live.Claim(), completed("y"), keep)} {
+					mustContain(t, err, setting)
+					mustContain(t, err, "nothing was done")
+				}
+				if rec.State != store.None {
+					t.Errorf("a claim was granted: %+v", rec)
+				}
+				again := done
+				again.Owner = store.NewOwner()
+				if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result.Body) != "x" {
+					t.Errorf("a replay: %+v, %v", rec, err)
+				}
+				if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
+					t.Errorf("a read: %+v", rec)
+				}
+				if rec := mustRead(t, s, live.ID); rec.State != store.Running {
+					t.Errorf("a record whose settlement was refused is %v", rec.State)
+				}
+			})
+		}
 	}
 }
 

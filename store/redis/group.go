@@ -46,10 +46,6 @@ func (s *Store) each(n int, do func(i int) error) []error {
 // with each.
 func concurrently(limit, n int, do func(i int) error) []error {
 	errs := make([]error, n)
-	if n == 1 {
-		errs[0] = do(0)
-		return errs
-	}
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, limit)
 	for i := range n {

@@ -180,7 +180,7 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 
 func TestWorkOnHealthyServersIsDueWhileOneIsGone(t *testing.T) {
 	t.Parallel()
-	for _, victim := range []int{0, 1, 2} { // one of them has the agenda
+	for _, victim := range []int{0, 1, 2} { // one of them has the schedule
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {
 			t.Parallel()
 			eachOutage(t, func(t *testing.T, cluster *rig.RedisCluster, c conn, end func(int)) {

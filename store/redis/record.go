@@ -2,7 +2,6 @@ package redis
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"strconv"
@@ -25,11 +24,10 @@ const (
 // the numbers of scripts are exact up to 2^53 microseconds.
 const maxDuration = 100 * 365 * 24 * time.Hour
 
-// shards is how many hash tags there are. A record's is taken from its ID, where
-// that is the key's digest and not the scope's. Their slots are spread evenly. A
-// shard's records that are running or unknown share one index, ordered by lease,
-// and with those that are accepted one list, ordered by identity, so that pages go
-// on where they ended, also if leases end meanwhile. All are in the same slot.
+// shards is how many hash tags there are. A record's is taken from the part of its ID that is
+// the key's digest. Their slots are spread evenly. A shard has an index of its running and
+// unknown records, ordered by lease, and a list of these and the accepted ones, ordered by
+// identity, so that pages continue where they ended although leases change.
 const shards = 1024
 
 func shardOf(id store.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }
@@ -46,17 +44,15 @@ func (s *Store) keyOf(shard int, kind string) string {
 type keys struct{ record, result, index, list, fence string }
 
 func (s *Store) keys(id store.ID) keys {
-	shard := shardOf(id)
-	var name [2 * len(id)]byte
-	hex.Encode(name[:], id[:])
-	return keys{s.keyOf(shard, "op:"+string(name[:])), s.keyOf(shard, "result:"+string(name[:])), s.index(shard), s.list(shard), s.keyOf(shard, "fence")}
+	shard, name := shardOf(id), id.String()
+	return keys{s.keyOf(shard, "op:"+name), s.keyOf(shard, "result:"+name), s.index(shard), s.list(shard), s.keyOf(shard, "fence")}
 }
 
 func (s *Store) index(shard int) string { return s.keyOf(shard, "live") }
 
 func (s *Store) list(shard int) string { return s.keyOf(shard, "list") }
 
-// outbox is the name of what a record has to send.
+// outbox is the key of a record's unsent messages.
 func (s *Store) outbox(id store.ID) string { return s.keyOf(shardOf(id), "outbox:"+id.String()) }
 
 // waitsFor is what a record waits for.
@@ -67,14 +63,13 @@ const (
 	toSend
 )
 
-// queueNames are what the queues of a shard are called, and their agendas.
+// queueNames are the names of the kinds of queues, and of their schedules.
 var queueNames = [...]string{toRun: "run", toSend: "relay"}
 
-// queues is what the queues of what a shard's records wait for have in common: see queue.
+// queues begins the keys of a shard's queues of one kind: see queue.
 func (s *Store) queues(shard int, what waitsFor) string { return s.keyOf(shard, queueNames[what]) }
 
-// queue is the name of the queue of a shard's records that wait for the same thing under
-// the same name, "" of what is to be sent.
+// queue is the key of a shard's queue for a name, "" for unsent messages.
 func (s *Store) queue(shard int, what waitsFor, name string) string {
 	return s.queues(shard, what) + ":" + name
 }
@@ -226,10 +221,9 @@ func unpack(id store.ID, value any, now int64, result bool) (store.Record, error
 	return r, nil
 }
 
-// told is what can be told of a record that cannot be read. What a program of a newer
-// version has written may have other things in those places; they serve to tell it from
-// what is there later.
-func told(id store.ID, value any) store.Record {
+// damagedRecord describes a record that cannot be read. A newer version may have written other
+// values in those places; they only identify the record.
+func damagedRecord(id store.ID, value any) store.Record {
 	packed, _ := value.(string)
 	r := store.Record{ID: id}
 	switch {

@@ -1,50 +1,40 @@
-// Package redis is the store for Redis 7 and later: every operation is one
-// script on one hash slot, so it runs on a single server, behind Sentinel and on
-// Redis Cluster.
+// Package redis is the store for Redis 7 and later. Every operation is one script on one hash
+// slot, so it runs on a single server, behind Sentinel and on Redis Cluster.
 //
-// It keeps the promises of package stet for as long as Redis loses no write that
-// it has acknowledged. It does lose some: without an append-only file when the
-// server crashes, with appendfsync everysec up to a second of them, and in a
-// failover whatever had not reached the replica, which Options.Replicas makes less
-// likely. Then an operation may run twice.
-// Where that is not acceptable, have the business transaction compare the fence,
-// or make the key a unique column of it; or use a store that shares the
-// transaction.
+// It keeps the promises of package stet if Redis loses no write that it has acknowledged. Redis
+// loses such writes when a server without an append-only file crashes, up to a second of them
+// with appendfsync everysec, and in a failover those that the replica lacks. Options.Replicas
+// makes the last less likely. An operation may then run twice. If that is not acceptable,
+// compare the fence in the business transaction, make the key a unique column of it, or use a
+// store that shares the transaction.
 //
-// While a cluster moves a slot to another server, or a move was broken off half
-// way, the records on it can be neither claimed nor settled (the cluster answers
-// TRYAGAIN), so stet.Options.StoreTimeout must be longer than the longest move of a
-// slot; a run that cannot be settled within it becomes unknown. Leases are renewed all
-// the while.
+// While a cluster moves a slot, the records on it can be neither claimed nor settled (the
+// cluster replies TRYAGAIN). stet.Options.StoreTimeout must be longer than the longest move of
+// a slot; a run that cannot be settled within it becomes unknown. Leases are still renewed.
 //
-// A server of a cluster that is down holds up what is on it. Runs, sweeps and work on
-// the others go on, if the cluster lets them: give each server a replica, or set
+// If a server of a cluster is down, calls for its records fail. Calls for records on the other
+// servers succeed if the cluster allows them: give each server a replica, or set
 // cluster-require-full-coverage no.
 //
-// On a single server, claims and settlements that come while 16 are under way share scripts
-// with those of other callers: each has its own reply and its own error, as alone.
+// The client library is the caller's choice. store/redis/rueidis is recommended: rueidis sends
+// the commands of concurrent callers together (it pipelines). store/redis/goredis is a thin
+// adapter over go-redis, in which each command in flight has a connection of its own. Any
+// other library fits through Client.
 //
-// The client library is the caller's choice: store/redis/goredis and
-// store/redis/rueidis are ready adapters, and any other fits through Client.
+// The store's clock is the server's. A fence is the server's time, or one more than the last
+// fence of its hash tag if that is greater: it grows even if the clock is set back after the
+// record was deleted. An operation has two keys under one hash tag: the record, and its result,
+// which expires first. Before there is a result, that key holds the job of an accepted operation
+// and the checkpoints of its runs. Unsent messages are a third key. No key's name contains
+// anything that a client has sent. A record that is accepted, running or unknown, or has unsent
+// messages, never expires. All but the last are in an index, so they are found without a scan.
 //
-// The store's clock is the server's. A fence is its time, or one more than the last that
-// was granted in its hash tag, whatever is greater: it grows also where the clock was set
-// back after the record had been forgotten. An operation is two keys under one hash tag:
-// the record, and its result, which expires first; until there is one, its key has
-// the work of an accepted operation and the notes of its runs. Messages that are to be
-// sent are a third. None has anything in its name that a client has sent. A record
-// that is accepted, running or unknown, or has messages, never expires by itself, and
-// all but the last are in an index, so that finding what is stuck takes no scan.
-//
-// What waits, for a worker or to be sent, is in a queue of its hash tag, ordered by
-// when it is due on that server's clock and written in the same atomic step as the
-// record, so neither is ever there without the other. There are 1024 such queues,
-// spread over the servers of a cluster. Which are worth a look is in the agenda, one
-// key for all of them. A single server writes it in the same step, too. In a cluster
-// it is on one of the servers, and written right afterwards: if the process dies in
-// between, that costs time, and no operation, because every sweep goes through the
-// queues and puts into the agenda what it finds there. The same holds if the agenda is
-// lost. So on a cluster let at least one process sweep.
+// Jobs and unsent messages are in queues, ordered by the time when they are due on the server's
+// clock. A queue belongs to one of 1024 hash tags, and is written in the same atomic step as the
+// record. The schedule, one key for all queues, says which queues to read. A single server
+// writes it in the same step. In a cluster it is on one server and is written right afterwards.
+// If the process dies in between, or the schedule is lost, the next sweep writes it again, so on
+// a cluster let at least one process sweep.
 package redis
 
 import (
@@ -75,32 +65,27 @@ type Options struct {
 	// database need different ones. At most 64 bytes, without braces.
 	// Default "stet".
 	Prefix string
-	// AllowEviction accepts a server whose maxmemory-policy is not noeviction.
-	// Such a server forgets live claims and outcomes when it runs out of
-	// memory, and operations then run twice.
+	// AllowEviction accepts a server whose maxmemory-policy is not noeviction. Such a server
+	// deletes live claims and outcomes when it runs out of memory; operations then run twice.
 	AllowEviction bool
-	// Replicas is how many replicas must have acknowledged a claim before it is
-	// granted, and an outcome before Settle succeeds or anyone is handed it. With
-	// fewer the call fails: nothing is run, or the outcome is unknown until a
-	// later call finds enough. It costs two round trips of a connection's own,
-	// and makes it less likely, but not impossible, that a failover loses
-	// anything: Redis may promote a replica that has acknowledged nothing.
-	// So do Accept, also when it finds the operation accepted or running, Take,
-	// Save and Strike. Releases, heartbeats, Return, Relayed and a Cancel that only
-	// marks a run do not wait, as losing one is safe. The client must be a
-	// Pipeliner, and of a cluster those of its servers. Default 0: replicas are
-	// not waited for.
+	// Replicas is how many replicas must have acknowledged a claim before it is granted, and an
+	// outcome before Settle succeeds or a caller receives it. With fewer the call fails: nothing
+	// runs, or the outcome is unknown until a later call finds enough. Accept (also if the
+	// operation is accepted or running), Take, Save and Strike wait too. Releases, heartbeats,
+	// Return, Relayed and a Cancel that only marks a run do not: losing one is safe. It costs
+	// two round trips on a connection of its own. A failover can still lose a write: Redis may
+	// promote a replica that has acknowledged nothing. The client, and of a cluster those of its
+	// servers, must be Pipeliners. Default 0: calls do not wait for replicas.
 	Replicas int
-	// ReplicaTimeout is how long one call waits for them, at most 10 s. The
-	// client's own timeout for reading should be longer. A call whose context
-	// ends earlier waits for half of what is left. Default 1 s.
+	// ReplicaTimeout is how long one call waits for replicas, at most 10 s. If its context ends
+	// earlier, it waits for half of the time that is left. The client's read timeout should be
+	// longer. Default 1 s.
 	ReplicaTimeout time.Duration
-	// CheckEvery is how often the servers' configuration is looked at again,
-	// from a goroutine that Close ends. While claims are refused it is at most
-	// 2 s. Default 1 min; negative: only by New.
+	// CheckEvery is how often the servers' configuration is checked again. While claims are
+	// refused it is at most 2 s. Default 1 min; negative: only New checks it.
 	CheckEvery time.Duration
-	// Logger is told what the servers' configuration leaves to be desired, and
-	// when claims begin and cease to be refused for it. Default slog.Default().
+	// Logger gets warnings about the servers' configuration, and a line when claims begin or
+	// stop being refused because of it. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -112,17 +97,16 @@ type Store struct {
 	cluster  bool
 	channel  string
 	watchers hub
-	hints    hints
-	guard    guard
-	sharing  *sharing // nil unless there is one server
+	writer   *scheduleWriter // of a cluster
+	checks   serverChecks
 
-	mu      sync.Mutex
-	cursor  int    // of the sweep, among the shards
-	sought  int    // likewise, of Due without the agenda
-	dueFrom string // the name with which the next Due of all names begins
-	lame    bool   // the last sweep could not reach all of a cluster
+	mu       sync.Mutex
+	cursor   int  // the shard at which the next sweep begins
+	degraded bool // the last sweep did not reach all servers of the cluster
 
-	missing atomic.Int64 // shards of the last Due whose servers did not answer
+	sought  atomic.Int64 // the shard at which the next Due without the schedule begins
+	missing atomic.Int64 // queues of the last Due whose servers did not answer
+	dueFrom atomic.Value // the name with which the next Due of all names begins: a string
 
 	closed atomic.Bool
 	cancel context.CancelFunc
@@ -137,11 +121,10 @@ var (
 	_ store.Browser     = (*Store)(nil)
 )
 
-// New opens the store on the servers of client. It refuses a server that is older
-// than Redis 7.0, a replica, a server that may evict keys (see
-// Options.AllowEviction), a user that may not do what the scripts do, and a server of a
-// cluster unless the client is a Cluster. It warns about a server without an append-only
-// file, and a user that may not publish. Close the store
+// New opens the store on the servers of client. It refuses a server older than Redis 7.0, a
+// replica, a server that may evict keys (see Options.AllowEviction), a user without the rights
+// that the scripts need, and a server of a cluster unless the client is a Cluster. It warns
+// about a server without an append-only file, and a user that may not publish. Close the store
 // after the engine, and before the client.
 func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	if client == nil {
@@ -173,9 +156,9 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	s.watchers.init(background, s)
-	s.hints.init(background, s)
-	if s.single(ctx) {
-		s.sharing = newSharing(context.WithoutCancel(ctx), s)
+	if s.cluster {
+		s.writer = newScheduleWriter(s)
+		s.wg.Go(func() { s.writer.run(background) })
 	}
 	if o.CheckEvery > 0 {
 		s.wg.Go(func() { s.inspectRegularly(background) })
@@ -183,19 +166,14 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the store's goroutines. Later calls fail; those that share a script which is
-// under way are waited for, up to two seconds. The client is the caller's to close. It may be
-// called again.
+// Close ends the store's goroutines. Later calls fail. The caller closes the client. Close may
+// be called again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
 	s.cancel()
 	s.watchers.close()
-	s.hints.close()
-	if s.sharing != nil {
-		s.sharing.close()
-	}
 	s.wg.Wait()
 	return nil
 }

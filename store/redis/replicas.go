@@ -12,12 +12,11 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// replyTime is how long the answer to WAIT may take beyond the time that WAIT was
-// given.
+// replyTime is how long the reply to WAIT may take beyond WAIT's own timeout.
 const replyTime = 5 * time.Second
 
-// errChanged is what a failover leads to, whose new master lacks a write. The
-// call is to be made again, and then writes it there.
+// errChanged is the error after a failover to a master that lacks a write. If the caller repeats
+// the call, it is written there.
 var errChanged = errors.New("the record is not as it was just written; has there been a failover, or has its lease or retention run out?")
 
 // checkReplicas refuses wrong settings of Replicas and ReplicaTimeout.
@@ -34,11 +33,9 @@ func (o *Options) checkReplicas(client Client) error {
 	return nil
 }
 
-// replicated returns nil once Options.Replicas replicas have what a record has
-// become. WAIT counts the writes of its own connection, and the record may have
-// been written on any, by anyone: so the record, if it is still what it was, is
-// written again on the connection of the WAIT. Replicas take writes in the order
-// of the master, so one that has the second has the first.
+// replicated returns nil once Options.Replicas replicas have a record in that state. WAIT counts
+// the writes of its own connection only, so an unchanged record is written again on that
+// connection. Replicas apply writes in order: one that has the second write has the first.
 func (s *Store) replicated(ctx context.Context, step string, c store.Claim, state store.State) error {
 	if s.o.Replicas == 0 {
 		return nil
@@ -47,7 +44,7 @@ func (s *Store) replicated(ctx context.Context, step string, c store.Claim, stat
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)/2) // the rest is for the answer
 	}
-	wait = max(wait, time.Millisecond) // 0 is for ever
+	wait = max(wait, time.Millisecond) // 0 has no limit
 	ctx, cancel := context.WithTimeout(ctx, wait+replyTime)
 	defer cancel()
 	replies, err := s.pipeline(ctx, s.keys(c.ID).record, touchScript, []string{fence(c.Fence), string([]byte{byte(state)}), "0"},
@@ -55,33 +52,29 @@ func (s *Store) replicated(ctx context.Context, step string, c store.Claim, stat
 	if err != nil {
 		return unconfirmed(step, err)
 	}
-	switch replies[0] {
-	case int64(1):
-	case int64(0):
+	p := partsOf(replies)
+	written, have := next[int64](p), next[int64](p)
+	switch {
+	case p.err != nil:
+		return p.err
+	case written == 0:
 		return unconfirmed(step, errChanged)
-	default:
-		return errReply(replies[0])
-	}
-	have, ok := replies[1].(int64)
-	if !ok {
-		return errReply(replies[1])
-	}
-	if have < int64(s.o.Replicas) {
+	case have < int64(s.o.Replicas):
 		return unconfirmed(step, fmt.Errorf("%d of %d replicas have acknowledged it within %v; look after the replicas, or lower Options.Replicas",
 			have, s.o.Replicas, wait.Round(time.Millisecond)))
 	}
 	return nil
 }
 
-// unconfirmed is the error of a step that was taken, as far as the master goes.
+// unconfirmed is the error of a step that the master has executed.
 func unconfirmed(step string, err error) error {
 	return fmt.Errorf("redis: %s: written, but whether it outlasts a failover is unknown: %w", step, err)
 }
 
-// standing returns nil if rec is not settled, or once enough replicas have the outcome: the
-// settle may have returned without. It then notes that they have it, so that only one
-// caller waits. An error wraps store.ErrUnknown: the operation ran, and a failover may undo
-// its record.
+// standing returns nil if rec is not settled, or once enough replicas have the outcome, because
+// its settle may have failed to wait for them. It then writes that they have it, so only one
+// caller waits. An error wraps store.ErrUnknown: the operation ran, and a failover may undo its
+// record.
 func (s *Store) standing(ctx context.Context, step string, rec store.Record, reply any) error {
 	if s.o.Replicas == 0 || !rec.State.Settled() || holders(reply) >= int64(s.o.Replicas) {
 		return nil
@@ -94,8 +87,7 @@ func (s *Store) standing(ctx context.Context, step string, rec store.Record, rep
 	return nil
 }
 
-// holders is how many replicas are known to have a settled record, of which a
-// script has returned a sound one.
+// holders is how many replicas are known to have a settled record that decode could read.
 func holders(reply any) int64 {
 	packed := reply.([]any)[1].(string)
 	return int64(binary.BigEndian.Uint64([]byte(packed[104:112]))) //nolint:gosec // a script wrote it
@@ -135,15 +127,15 @@ func (s *Store) pipeline(ctx context.Context, key string, sc script, args []stri
 	return replies, err
 }
 
-// redirected returns a client of the server that an error names, or the store's,
-// and what is to be said to it before a command.
+// redirected returns a client of the server that an error names, or the store's, and the
+// commands that must precede the next one.
 func (s *Store) redirected(ctx context.Context, e ReplyError) (to Pipeliner, before [][]string, err error) {
 	to = s.client.(Pipeliner)
 	if code(e) != "ASK" && code(e) != "MOVED" {
 		return to, nil, nil
 	}
-	servers, _ := s.servers(ctx)
-	named := servers[string(e[strings.LastIndexByte(string(e), ' ')+1:])]
+	all, _ := servers(ctx, s.client)
+	named := all[string(e[strings.LastIndexByte(string(e), ' ')+1:])]
 	if named == nil {
 		return to, nil, nil // which follows by itself, as far as it can
 	}

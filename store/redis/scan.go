@@ -100,29 +100,22 @@ func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int
 	}
 }
 
-func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count int, at uint64) (ids []store.ID, next uint64, err error) {
+func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count int, at uint64) (ids []store.ID, end uint64, err error) {
 	reply, err := c.Do(ctx, "", "SCAN", strconv.FormatUint(at, 10), "MATCH", pattern, "COUNT", strconv.Itoa(count))
 	if err != nil {
 		return nil, 0, explain("browse", err)
 	}
-	pair, ok := reply.([]any)
-	if !ok || len(pair) != 2 {
+	p := partsOf(reply)
+	cursor, names := next[string](p), partsOf(next[[]any](p))
+	if end, err = strconv.ParseUint(cursor, 10, 64); p.err != nil || err != nil {
 		return nil, 0, errReply(reply)
 	}
-	cursor, _ := pair[0].(string)
-	if next, err = strconv.ParseUint(cursor, 10, 64); err != nil {
-		return nil, 0, errReply(pair[0])
-	}
-	names, ok := pair[1].([]any)
-	if !ok {
-		return nil, 0, errReply(pair[1])
-	}
-	for _, n := range names {
-		name, _ := n.(string)
+	for names.more() {
+		name := next[string](names)
 		_, digits, _ := strings.Cut(name, "}:op:")
 		if id, err := store.ParseID(digits); err == nil && s.keys(id).record == name {
 			ids = append(ids, id)
 		}
 	}
-	return ids, next, nil
+	return ids, end, names.err
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	maxWatchers = 4096                   // watchers in a process
-	glance      = 500 * time.Millisecond // how often a watcher looks by itself: a message may be lost
+	pollEvery   = 500 * time.Millisecond // how often a watcher polls: a message may be lost
 	relisten    = 250 * time.Millisecond // between tries to subscribe
 )
 
@@ -21,10 +21,9 @@ var (
 	errNoListener      = errors.New("redis: the client cannot subscribe; poll")
 )
 
-// Watch implements store.Watcher, by publish/subscribe. The end of a run is
-// published only if a caller watches it, because a cluster sends what is
-// published to all of its servers. One subscription, which lasts until Close,
-// serves all watchers of the process.
+// Watch implements store.Watcher, by publish/subscribe. The end of a run is published only if
+// a caller watches it, because a cluster sends messages to all of its servers. One subscription,
+// which lasts until Close, serves all watchers of the process.
 //
 // With a client that is not a Listener it returns an error, so that its caller
 // polls.
@@ -32,18 +31,17 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fenced int64) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	told, leave, err := s.watchers.join(id)
+	woken, leave, err := s.watchers.join(id)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := s.watchers.ready(ctx); err != nil {
-		return err
-	}
 	for {
-		reply, err := s.eval(ctx, watchScript, []string{s.keys(id).record}, fence(fenced))
+		// The script marks the run as watched. If the subscription begins later, hear wakes
+		// the watcher, and it reads the record again.
+		reply, err := s.call(ctx, "watch", watchScript, []string{s.keys(id).record}, fence(fenced))
 		if err != nil {
-			return explain("watch", err)
+			return err
 		}
 		rec, err := decode(id, reply)
 		if err != nil {
@@ -52,48 +50,43 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fenced int64) error {
 		if rec.State != store.Running || rec.Fence != fenced || rec.LeaseLeft <= 0 {
 			return nil
 		}
-		_ = timer.Until(ctx, told, min(rec.LeaseLeft, timer.Around(s.watchers.glance)))
-		if err := s.begin(ctx); err != nil {
-			return err
-		}
+		_ = timer.Until(ctx, woken, min(rec.LeaseLeft, timer.Around(s.watchers.every)))
 	}
 }
 
-// watcher waits for the end of a run.
+// watcher is woken at the end of a run.
 type watcher chan struct{}
 
-func (w watcher) tell() {
+func (w watcher) wake() {
 	select {
 	case w <- struct{}{}:
 	default:
 	}
 }
 
-// hub tells the watchers of a process what is published.
+// hub wakes the watchers of a process when a message arrives.
 type hub struct {
 	ctx      context.Context
 	listener Listener // nil if the client cannot subscribe
 	channel  string
-	glance   time.Duration // how often a watcher looks by itself
+	every    time.Duration // how often a watcher polls
 
 	mu       sync.Mutex
-	watchers map[store.ID][]watcher
-	n        int
+	watchers map[store.ID]map[watcher]struct{}
+	n        int // watchers of all records
 	running  bool
 	closed   bool
-	up       chan struct{} // closed while subscribed
 	wg       sync.WaitGroup
 }
 
 func (h *hub) init(ctx context.Context, s *Store) {
-	h.ctx, h.channel, h.glance = ctx, s.channel, glance
+	h.ctx, h.channel, h.every = ctx, s.channel, pollEvery
 	h.listener, _ = s.client.(Listener)
-	h.watchers = make(map[store.ID][]watcher)
-	h.up = make(chan struct{})
+	h.watchers = make(map[store.ID]map[watcher]struct{})
 }
 
 // join adds a watcher of a record.
-func (h *hub) join(id store.ID) (e watcher, leave func(), err error) {
+func (h *hub) join(id store.ID) (w watcher, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -104,87 +97,57 @@ func (h *hub) join(id store.ID) (e watcher, leave func(), err error) {
 	case h.n >= maxWatchers:
 		return nil, nil, errTooManyWatchers
 	}
-	e = make(watcher, 1)
-	h.watchers[id] = append(h.watchers[id], e)
+	w = make(watcher, 1)
+	if h.watchers[id] == nil {
+		h.watchers[id] = make(map[watcher]struct{})
+	}
+	h.watchers[id][w] = struct{}{}
 	h.n++
 	if !h.running {
 		h.running = true
 		h.wg.Go(h.listen)
 	}
-	return e, func() { h.leave(id, e) }, nil
+	return w, func() { h.leave(id, w) }, nil
 }
 
-func (h *hub) leave(id store.ID, e watcher) {
+func (h *hub) leave(id store.ID, w watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.n--
-	var others []watcher
-	for _, other := range h.watchers[id] {
-		if other != e {
-			others = append(others, other)
-		}
-	}
-	if len(others) == 0 {
+	if delete(h.watchers[id], w); len(h.watchers[id]) == 0 {
 		delete(h.watchers, id)
-		return
 	}
-	h.watchers[id] = others
-}
-
-// ready waits until there is a subscription. It does not wait for long: a watcher
-// also looks by itself.
-func (h *hub) ready(ctx context.Context) error {
-	h.mu.Lock()
-	up := h.up
-	h.mu.Unlock()
-	return timer.Until(ctx, up, h.glance)
 }
 
 // listen keeps the subscription until the store is closed.
 func (h *hub) listen() {
-	for {
-		_ = h.listener.Listen(h.ctx, h.channel, h.heard) // tried again after any error
-		h.mu.Lock()
-		select {
-		case <-h.up:
-			h.up = make(chan struct{})
-		default:
-		}
-		h.mu.Unlock()
-		if !timer.Sleep(h.ctx, timer.Around(relisten)) {
-			return
-		}
+	for ok := true; ok; ok = timer.Sleep(h.ctx, timer.Around(relisten)) {
+		_ = h.listener.Listen(h.ctx, h.channel, h.hear) // tried again after any error
 	}
 }
 
-// channelOf is where the end of runs is published. The message is the identity.
+// channelOf is the channel to which the end of runs is published. The message is the identity.
 func channelOf(prefix string) string { return prefix + ":ended" }
 
-// probing is a message that only tries whether one may be published.
+// probing is a message that only tests the right to publish.
 const probing = "probe"
 
-// heard wakes the watchers of a record; all of them if messages may have been
-// lost.
-func (h *hub) heard(message string) {
+// hear wakes the watchers of a record, or all of them if messages may have been lost.
+func (h *hub) hear(message string) {
 	if message == probing {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(message) == len(store.ID{}) {
-		for _, e := range h.watchers[store.ID([]byte(message))] {
-			e.tell()
+		for w := range h.watchers[store.ID([]byte(message))] {
+			w.wake()
 		}
 		return
 	}
-	select {
-	case <-h.up:
-	default:
-		close(h.up)
-	}
 	for _, watchers := range h.watchers {
-		for _, e := range watchers {
-			e.tell()
+		for w := range watchers {
+			w.wake()
 		}
 	}
 }

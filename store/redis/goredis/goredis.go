@@ -1,5 +1,7 @@
 // Package goredis lets the store of store/redis use github.com/redis/go-redis/v9,
-// with a single server, Sentinel or a cluster.
+// with a single server, Sentinel or a cluster. It is a thin adapter: each command in flight
+// has a connection. With many concurrent callers store/redis/rueidis is faster, because rueidis
+// sends their commands together.
 //
 //	client, err := goredis.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}})
 //	store, err := stetredis.New(ctx, client, stetredis.Options{})
@@ -17,16 +19,10 @@ import (
 )
 
 type client struct {
-	redis    redis.UniversalClient
-	close    func() error
-	lanes    *lanes
-	together *gatherers
-}
-
-// serverClient is a client of one server, or of a master that Sentinel names.
-type serverClient struct {
-	client
-	server *redis.Client
+	redis  redis.UniversalClient
+	master func(ctx context.Context, key string) (*redis.Client, error)
+	close  func() error // nil after New
+	waits  *waitLimits
 }
 
 type clusterClient struct {
@@ -35,13 +31,10 @@ type clusterClient struct {
 }
 
 var (
-	_ stetredis.Client    = (*serverClient)(nil)
-	_ stetredis.Client    = (*clusterClient)(nil)
+	_ stetredis.Client    = (*client)(nil)
 	_ stetredis.Listener  = (*client)(nil)
-	_ stetredis.Pipeliner = (*serverClient)(nil)
-	_ stetredis.Single    = (*serverClient)(nil)
+	_ stetredis.Pipeliner = (*client)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
-	_ stetredis.Pipeliner = (*clusterClient)(nil)
 )
 
 // Conn is a client for the store. Of a cluster it is also a store/redis.Cluster. It
@@ -54,15 +47,15 @@ type Conn interface {
 	Close() error
 }
 
-// Open makes a client of go-redis with what safety needs: it does not send a
-// command again whose fate it does not know (MaxRetries is -1), and keeps to the
-// deadlines of contexts (ContextTimeoutEnabled is set). It connects when it is
-// first used. Of the commands for one server, 8 are under way at a time at most, or half of
-// its PoolSize if that is less; those that come meanwhile go out together, up to 64 in a
-// pipeline, and fewer where replies are large, when one of the 8 has been answered. Pipelines
-// have connections beside PoolSize (PipelinePoolSize, 10 of each server by default). What waits for replicas (see store/redis.Options.Replicas) takes at most half
-// of a server's PoolSize, so that heartbeats find a connection. o is not changed. Close it
+// Open makes a client of go-redis with the settings that safety needs. MaxRetries is -1: no
+// command is sent again whose execution is unknown. ContextTimeoutEnabled is set: calls end
+// with their contexts. o is not changed. The client connects when it is first used. Close it
 // after the store.
+//
+// Each command in flight has a connection. Callers above PoolSize (default 10 × GOMAXPROCS)
+// wait for a connection, for PoolTimeout at most. Commands that wait for replicas (see
+// store/redis.Options.Replicas) use at most half of a server's PoolSize, so heartbeats still
+// find a connection.
 func Open(o *redis.UniversalOptions) (Conn, error) {
 	if o == nil {
 		return nil, errors.New("goredis: Open needs options; Addrs names the server")
@@ -80,11 +73,6 @@ func Open(o *redis.UniversalOptions) (Conn, error) {
 // New uses a client of the caller's, which must have been made with MaxRetries -1
 // and ContextTimeoutEnabled, and which the caller closes after the store. It may
 // be a *redis.Client or a *redis.ClusterClient.
-//
-// Commands of several callers share pipelines (see Open), so a hook has to do in
-// ProcessPipelineHook what it does in ProcessHook; the context there is of no caller, nor is
-// that of a script which several callers share. Of a cluster, pipelines are those of its servers: a hook belongs on the clients of these (see
-// redis.ClusterClient.OnNewNode), as one of the ClusterClient does not see them.
 func New(c redis.UniversalClient) (Conn, error) {
 	return wrap(c, nil)
 }
@@ -95,7 +83,7 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(c.Options().MaxRetries, c.Options().ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &serverClient{client{c, closer, new(lanes), new(gatherers)}, c}, nil
+		return &client{c, always(c), closer, new(waitLimits)}, nil
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
@@ -104,9 +92,14 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(o.MaxRetries, o.ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &clusterClient{client{c, closer, new(lanes), new(gatherers)}, c}, nil
+		return &clusterClient{client{c, c.MasterForKey, closer, new(waitLimits)}, c}, nil
 	}
 	return nil, fmt.Errorf("goredis: a %T cannot be used; give a *redis.Client or a *redis.ClusterClient", c)
+}
+
+// always is the master of a client of one server, or of a master that Sentinel names.
+func always(server *redis.Client) func(context.Context, string) (*redis.Client, error) {
+	return func(context.Context, string) (*redis.Client, error) { return server, nil }
 }
 
 // safe refuses a client that repeats commands by itself. go-redis turns -1 into 0
@@ -121,45 +114,38 @@ func safe(maxRetries int, timeouts bool) error {
 	return nil
 }
 
-// Close closes what Open has opened; after New it does nothing.
+// Close closes the client that Open has opened; after New it does nothing.
 func (c *client) Close() error {
 	if c.close == nil {
 		return nil
 	}
-	err := c.close() // which breaks what is under way
-	c.together.close()
-	return err
+	return c.close()
 }
 
-// once is a command that go-redis may send only once. A cluster's client does not
-// care for MaxRetries: when a connection breaks it sends a command again, up to
-// MaxRedirects times, unless the command forbids it. Redirections, of which the
-// server says that nothing was executed, are still followed.
+// once is a command that go-redis may send only once. A cluster's client ignores MaxRetries:
+// when a connection breaks it sends a command again, up to MaxRedirects times, unless the
+// command forbids it. It still follows redirections, which say that nothing was executed.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// command is a command as go-redis sends it.
-func command(ctx context.Context, key string, args []string) (cmd *redis.Cmd, sent redis.Cmder, size int) {
-	all := make([]any, len(args))
-	first := int8(0)
-	for i, a := range args {
-		all[i] = a
-		size += len(a)
-		if first == 0 && i > 0 && a == key {
-			first = int8(min(i, 127)) //nolint:gosec // a key comes early
+// Do implements store/redis.Client.
+func (c *client) Do(ctx context.Context, key string, args ...string) (any, error) {
+	cmd := redis.NewCmd(ctx, anys(args)...)
+	if key != "" {
+		if i := slices.Index(args, key); i > 0 {
+			cmd.SetFirstKeyPos(int8(min(i, 127))) //nolint:gosec // a key comes early
 		}
 	}
-	cmd = redis.NewCmd(ctx, all...)
-	if key != "" {
-		cmd.SetFirstKeyPos(first)
+	return answer(cmd, c.redis.Process(ctx, once{cmd}))
+}
+
+func anys(args []string) []any {
+	all := make([]any, len(args))
+	for i, a := range args {
+		all[i] = a
 	}
-	if args[0] == "MGET" {
-		// With policies of commands that the caller has set, a cluster's client splits
-		// it, and then can fill no other type. A read may be repeated.
-		return cmd, cmd, size
-	}
-	return cmd, once{cmd}, size
+	return all
 }
 
 // answer is a command's reply as the store wants it.
@@ -176,81 +162,30 @@ func answer(cmd *redis.Cmd, err error) (any, error) {
 	return nil, err
 }
 
-// Do implements store/redis.Client.
-func (c *serverClient) Do(ctx context.Context, key string, args ...string) (any, error) {
-	cmd, sent, size := command(ctx, key, args)
-	alone := func() error { return c.redis.Process(ctx, sent) }
-	if key == "" || size > bytesTogether {
-		return answer(cmd, alone())
-	}
-	how, err := c.together.to(c.server).do(ctx, c.server, cmd, size, alone)
-	if how == wasLeft {
-		return nil, err
-	}
-	return answer(cmd, err)
-}
+// errUnanswered is the error of a command that has no reply and no error of its own.
+var errUnanswered = errors.New("goredis: a command has no reply; a hook of the client did not send it")
 
-// SingleServer implements store/redis.Single.
-func (*serverClient) SingleServer() bool { return true }
+// answered reports whether a command of a pipeline has a reply or an error of its own. If the
+// server has refused the connection, or a hook did not send the pipeline, it has neither: then
+// only the pipeline has an error.
+func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
 
-// Do implements store/redis.Client.
-func (c *clusterClient) Do(ctx context.Context, key string, args ...string) (any, error) {
-	cmd, sent, size := command(ctx, key, args)
-	alone := func() error { return c.redis.Process(ctx, sent) }
-	if key == "" || size > bytesTogether {
-		return answer(cmd, alone())
-	}
-	master, err := c.cluster.MasterForKey(ctx, key)
+// Pipeline implements store/redis.Pipeliner. It uses the pipeline of one server: that of a
+// cluster sends each command on a connection of its own slot.
+func (c *client) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
+	server, err := c.master(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	how, err := c.together.to(master).do(ctx, master, cmd, size, alone)
-	switch {
-	case how == wasLeft:
-		return nil, err
-	case how == wentTogether && elsewhere(err):
-		err = alone() // which follows
-	}
-	return answer(cmd, err)
-}
-
-// elsewhere reports whether a cluster says that a command, which it has not executed, is to be
-// sent to another server.
-func elsewhere(err error) bool {
-	_, moved := redis.IsMovedError(err)
-	_, ask := redis.IsAskError(err)
-	return moved || ask || redis.IsReadOnlyError(err) || errors.Is(err, redis.ErrClosed)
-}
-
-// Pipeline implements store/redis.Pipeliner.
-func (c *serverClient) Pipeline(ctx context.Context, _ string, commands ...[]string) ([]any, error) {
-	return c.lanes.pipeline(ctx, c.server, commands)
-}
-
-// Pipeline implements store/redis.Pipeliner. The cluster's own pipelines give each
-// command a connection of its slot's.
-func (c *clusterClient) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
-	master, err := c.cluster.MasterForKey(ctx, key)
+	release, err := c.waits.acquire(ctx, server.Options())
 	if err != nil {
 		return nil, err
 	}
-	return c.lanes.pipeline(ctx, master, commands)
-}
-
-func (l *lanes) pipeline(ctx context.Context, server *redis.Client, commands [][]string) ([]any, error) {
-	leave, err := l.enter(ctx, server)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
+	defer release()
 	p := server.Pipeline()
 	cmds := make([]*redis.Cmd, len(commands))
 	for i, command := range commands {
-		args := make([]any, len(command))
-		for j, a := range command {
-			args[j] = a
-		}
-		cmds[i] = p.Do(ctx, args...)
+		cmds[i] = p.Do(ctx, anys(command)...)
 	}
 	_, err = p.Exec(ctx) // each command has its own error, if they were sent
 	if err == nil || slices.ContainsFunc(cmds, answered) {
@@ -258,22 +193,35 @@ func (l *lanes) pipeline(ctx context.Context, server *redis.Client, commands [][
 	}
 	replies := make([]any, len(cmds))
 	for i, cmd := range cmds {
+		own := cmd.Err()
 		if !answered(cmd) {
-			_, err = answer(cmd, err)
-			return nil, err
+			own = err
 		}
-		reply, own := answer(cmd, cmd.Err())
-		e, ok := errors.AsType[stetredis.ReplyError](own)
-		switch {
-		case ok:
-			replies[i] = e
-		case own != nil:
+		reply, own := answer(cmd, own)
+		if e, ok := errors.AsType[stetredis.ReplyError](own); ok && answered(cmd) {
+			reply, own = e, nil
+		}
+		if own != nil {
 			return nil, own
-		default:
-			replies[i] = reply
 		}
+		replies[i] = reply
 	}
 	return replies, nil
+}
+
+// waitLimits limit the connections of each server on which commands may block to half of its
+// pool. The others are for commands that are answered at once, such as heartbeats.
+type waitLimits struct{ of sync.Map } // by the server's address: a chan struct{}
+
+func (l *waitLimits) acquire(ctx context.Context, o *redis.Options) (release func(), err error) {
+	made, _ := l.of.LoadOrStore(o.Addr, make(chan struct{}, max(o.PoolSize/2, 1)))
+	limit := made.(chan struct{})
+	select {
+	case limit <- struct{}{}:
+		return func() { <-limit }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Listen implements store/redis.Listener.
@@ -304,7 +252,7 @@ func (c *clusterClient) Servers(ctx context.Context) (map[string]stetredis.Clien
 	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		servers[master.Options().Addr] = &serverClient{client{redis: master, lanes: c.lanes, together: c.together}, master}
+		servers[master.Options().Addr] = &client{redis: master, master: always(master), waits: c.waits}
 		return nil
 	})
 	return servers, err

@@ -1,4 +1,4 @@
--- KEYS record, result, index, list, fence, queues, perhaps agendas. ARGV id, fingerprint, scope,
+-- KEYS record, result, index, list, fence, queues, perhaps schedules. ARGV id, fingerprint, scope,
 -- owner, channel, work, after, shard, label, queued.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
@@ -23,5 +23,5 @@ else
 end
 redis.call('HSET', KEYS[2], 'w', ARGV[6])
 redis.call('ZADD', KEYS[4], '0', ARGV[1])
-wait(KEYS[6], lane(rec), ARGV[1], now + ARGV[10], KEYS[7], ARGV[8])
+wait(KEYS[6], queuename(rec), ARGV[1], now + ARGV[10], KEYS[7], ARGV[8])
 return {now, rec}

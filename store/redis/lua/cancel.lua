@@ -7,7 +7,7 @@ local state, gone = rec:byte(2), ARGV[3] == '1'
 if state == ACCEPTED then
 	local expires, forget, is = now + ARGV[5], now + ARGV[6], '\0'
 	if gone then is = '\1' end
-	redis.call('ZREM', queued(KEYS[5], lane(rec)), ARGV[1])
+	redis.call('ZREM', queued(KEYS[5], queuename(rec)), ARGV[1])
 	rec = '\1\3' .. is .. rec:sub(4, 104) .. tail(0, now, expires, forget) .. label(rec)
 	redis.call('SET', KEYS[1], rec, 'PXAT', ms(forget))
 	redis.call('UNLINK', KEYS[2])

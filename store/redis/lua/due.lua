@@ -1,27 +1,32 @@
--- KEYS of each shard the index, and the queues of what is to be run and to be sent.
--- ARGV limit, and how many names of each at most. Returns of each shard three lists: the
--- identities whose leases seem to have run out, and of either kind of queue the names
--- under which something waits, others each time if there are more, and behind each how
--- long it is until the first is due.
-local all, left = {}, tonumber(ARGV[1])
-for i = 1, #KEYS, 3 do
-	local lists = {{}, {}, {}}
-	if left > 0 then
-		lists[1] = redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', '(' .. string.format('%d', now), 'LIMIT', 0, left)
-		left = left - #lists[1]
-	end
-	for q = 1, 2 do
-		local list = lists[q + 1]
-		for _, name in ipairs(redis.call('ZRANDMEMBER', KEYS[i + q], ARGV[2])) do
-			local first = redis.call('ZRANGE', queued(KEYS[i + q], name), 0, 0, 'WITHSCORES')
-			if first[2] then
-				list[#list + 1] = name
-				list[#list + 1] = first[2] - now
+-- KEYS queue, record, result and outbox of each. ARGV whether they are to be run,
+-- until when they are not due again, the number of bytes after which to end, then of
+-- each the id and the name that the queue is for. Returns of each the record with its work, what is there if it cannot be
+-- read, or nothing if it is not due here.
+local all, size, most = {}, 0, tonumber(ARGV[3])
+for i = 1, #KEYS, 4 do
+	local n = (i + 3) / 4
+	local id, name = ARGV[2 * n + 2], ARGV[2 * n + 3]
+	all[n] = {}
+	local due = redis.call('ZSCORE', KEYS[i], id)
+	if due and tonumber(due) <= now and size < most then
+		local rec, damaged, was = load(KEYS[i + 1])
+		local ends = rec and ARGV[1] == '1' and rec:byte(2) == RUNNING and struct.unpack('>I8', rec, 105)
+		if ends and ends > now then
+			redis.call('ZADD', KEYS[i], string.format('%d', ends), id) -- it has been renewed
+		elseif damaged or rec and has(rec, WORK) and queuename(rec) == name and
+			(ARGV[1] == '1' and (rec:byte(2) == ACCEPTED or repeatable(rec)) or ARGV[1] == '0' and settled(rec:byte(2))) then
+			redis.call('ZADD', KEYS[i], string.format('%d', now + ARGV[2]), id)
+			local read, it = pcall(whole, rec, KEYS[i + 2], KEYS[i + 3])
+			if damaged or not read then
+				all[n] = {now, was or ''}
 			else
-				redis.call('ZREM', KEYS[i + q], name)
+				it[5] = nil -- its notes
+				size = size + #(it[3] or '') + #(it[4] or '')
+				all[n] = it
 			end
+		else
+			redis.call('ZREM', KEYS[i], id) -- it has waited for something else since
 		end
 	end
-	all[(i + 2) / 3] = lists
 end
 return all

@@ -7,7 +7,7 @@ local function denied(command)
 end
 local key, why = KEYS[1], nil
 for _, command in ipairs({
-	{'GET', key}, {'MGET', key}, {'EXISTS', key}, {'UNLINK', key}, {'PERSIST', key}, {'PEXPIREAT', key, '1'},
+	{'GET', key}, {'EXISTS', key}, {'UNLINK', key}, {'PERSIST', key}, {'PEXPIREAT', key, '1'},
 	{'SET', key, '', 'XX'}, {'SETRANGE', key, '0', ''}, {'HGET', key, 'a'}, {'HMGET', key, 'a'},
 	{'ZADD', key, 'XX', '0', 'a'}, {'ZREM', key, 'a'}, {'ZSCORE', key, 'a'}, {'ZRANGE', key, '0', '0'},
 	{'ZRANGEBYSCORE', key, '0', '0'}, {'ZRANGEBYLEX', key, '-', '+'}, {'ZRANDMEMBER', key, '1'}, {'HSET', key, 'a', ''}, {'UNLINK', key},

@@ -42,8 +42,8 @@ end
 
 local function settled(state) return state == COMPLETED or state == FAILED end
 
--- lane is the name by which a record waits: its own, but what is to be sent has none.
-local function lane(rec)
+-- queuename is the name by which a record waits: its own, but what is to be sent has none.
+local function queuename(rec)
 	if settled(rec:byte(2)) or #rec == 136 then return '' end
 	local class = rec:byte(137)
 	return rec:sub(139 + class, 138 + class + rec:byte(138 + class))

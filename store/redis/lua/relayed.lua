@@ -7,5 +7,5 @@ local forget = now + ARGV[3]
 redis.call('SET', KEYS[1], '\1' .. rec:sub(2, 2) .. string.char(rec:byte(3) - WORK) .. rec:sub(4, 128) .. struct.pack('>I8', forget) .. label(rec), 'PXAT', ms(forget))
 redis.call('PEXPIREAT', KEYS[2], ms(forget), 'LT')
 redis.call('UNLINK', KEYS[3])
-redis.call('ZREM', queued(KEYS[4], lane(rec)), ARGV[1])
+redis.call('ZREM', queued(KEYS[4], queuename(rec)), ARGV[1])
 return 1

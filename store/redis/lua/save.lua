@@ -1,4 +1,4 @@
--- KEYS record, result, the queues of what is to be run, perhaps agendas. ARGV fence, notes,
+-- KEYS record, result, the queues of what is to be run, perhaps schedules. ARGV fence, notes,
 -- the state that it is in, whether its run may be repeated, id, shard. Returns 0 if fenced,
 -- the name of one that waits to be run again when its lease has run out and did not
 -- before, else 1.
@@ -25,7 +25,7 @@ if not has(rec, NOTES) then flags = flags + NOTES end
 if is then flags = flags + REPEATABLE end
 if flags ~= rec:byte(3) then redis.call('SETRANGE', KEYS[1], 0, '\2' .. rec:sub(2, 2) .. string.char(flags)) end
 redis.call('HSET', KEYS[2], 'n', ARGV[2])
-if was and not is then redis.call('ZREM', queued(KEYS[3], lane(rec)), ARGV[5]) end
+if was and not is then redis.call('ZREM', queued(KEYS[3], queuename(rec)), ARGV[5]) end
 if was or not is then return 1 end
-wait(KEYS[3], lane(rec), ARGV[5], struct.unpack('>I8', rec, 105), KEYS[4], ARGV[6])
-return lane(rec)
+wait(KEYS[3], queuename(rec), ARGV[5], struct.unpack('>I8', rec, 105), KEYS[4], ARGV[6])
+return queuename(rec)

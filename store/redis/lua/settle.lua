@@ -1,5 +1,5 @@
 -- KEYS record, result, index, list, the queues of what is to be run; with an outbox, also
--- that, its queues and perhaps agendas. ARGV id, fence, state, gone, result, keep result, keep tombstone, channel;
+-- that, its queues and perhaps schedules. ARGV id, fence, state, gone, result, keep result, keep tombstone, channel;
 -- with an outbox, also that and the shard. Returns 1, or 0 if fenced.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
@@ -25,6 +25,6 @@ elseif flags >= 4 then
 end
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-if repeatable(rec) then redis.call('ZREM', queued(KEYS[5], lane(rec)), ARGV[1]) end
+if repeatable(rec) then redis.call('ZREM', queued(KEYS[5], queuename(rec)), ARGV[1]) end
 ended(rec, ARGV[8], ARGV[1])
 return 1

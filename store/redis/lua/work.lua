@@ -1,8 +1,8 @@
 -- What a record has besides is in the key of its result, until there is one: a hash
 -- of w, the work, and n, the notes. What is to be sent is in a key of its own, the
 -- outbox. What waits is in a queue of its shard and name, by when it is due; and the
--- agenda of the name says of each shard when the first of its queue is. Where names are
--- looked for, they are members of a set whose key queues and agendas begin with.
+-- schedule of the name says of each shard when the first of its queue is. Where names are
+-- looked for, they are members of a set whose key queues and schedules begin with.
 local GONE, WORK, CANCELLING, NOTES, REPEATABLE = 1, 4, 8, 16, 32
 
 local function has(rec, flag) return rec:byte(3) % (2 * flag) >= flag end
@@ -18,23 +18,23 @@ local function whole(rec, resultkey, outboxkey)
 	return {now, rec, false, more[1], more[2]}
 end
 
--- hint sees to it that the agenda has a shard when something of it is due. It leaves
+-- plan sees to it that the schedule has a shard when something of it is due. It leaves
 -- a trace, also if that is so already: a caller that looks at the shard meanwhile may
 -- not have seen it.
-local function hint(agendas, name, shard, due)
-	local agenda = queued(agendas, name)
-	redis.call('ZADD', agendas, '0', name)
-	local was = redis.call('ZSCORE', agenda, shard)
+local function plan(schedules, name, shard, due)
+	local schedule = queued(schedules, name)
+	redis.call('ZADD', schedules, '0', name)
+	local was = redis.call('ZSCORE', schedule, shard)
 	if was then due = math.min(due, was - 1) end
-	redis.call('ZADD', agenda, string.format('%d', due), shard)
+	redis.call('ZADD', schedule, string.format('%d', due), shard)
 end
 
--- wait puts a record into the queue of its shard and name. The agendas are nil if
+-- wait puts a record into the queue of its shard and name. The schedules are nil if
 -- another server has them.
-local function wait(queues, name, id, due, agendas, shard)
+local function wait(queues, name, id, due, schedules, shard)
 	redis.call('ZADD', queues, '0', name)
 	redis.call('ZADD', queued(queues, name), string.format('%d', due), id)
-	if agendas then hint(agendas, name, shard, due) end
+	if schedules then plan(schedules, name, shard, due) end
 end
 
 -- send settles a record with an outbox: see settle.lua.

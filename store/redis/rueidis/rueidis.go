@@ -21,9 +21,6 @@ type client struct {
 	ours  bool // Close closes it
 }
 
-// singleClient is a client of one server, or of a master that Sentinel names.
-type singleClient struct{ client }
-
 type clusterClient struct{ client }
 
 var (
@@ -31,7 +28,6 @@ var (
 	_ stetredis.Listener  = (*client)(nil)
 	_ stetredis.Pipeliner = (*client)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
-	_ stetredis.Single    = (*singleClient)(nil)
 )
 
 // Conn is a client for redis.New. Of a cluster it is also a store/redis.Cluster.
@@ -59,8 +55,7 @@ func Open(o rueidis.ClientOption) (Conn, error) {
 
 // New uses a client of the caller's, who closes it after the store. Whatever its
 // options, it repeats none of the store's commands, because they are not marked
-// as read-only; for the same reason none goes to a replica. The context of a script that
-// several callers share is of none of them.
+// as read-only; for the same reason none goes to a replica.
 func New(c rueidis.Client) (Conn, error) {
 	if c == nil {
 		return nil, errors.New("rueidis: New needs a client; Open makes one")
@@ -72,11 +67,8 @@ func wrap(c rueidis.Client, ours bool) (Conn, error) {
 	if c.Mode() == rueidis.ClientModeCluster {
 		return &clusterClient{client{c, ours}}, nil
 	}
-	return &singleClient{client{c, ours}}, nil
+	return &client{c, ours}, nil
 }
-
-// SingleServer implements store/redis.Single.
-func (*singleClient) SingleServer() bool { return true }
 
 // Close closes what Open has opened; after New it does nothing.
 func (c *client) Close() error {

@@ -1,4 +1,4 @@
--- KEYS agendas. ARGV limit of all, how many names at most, the first of them, and perhaps
+-- KEYS schedules. ARGV limit of all, how many names at most, the first of them, and perhaps
 -- names. Without any, they are those under which something waits. Returns the first of
 -- those that it did not look at, '' if there is none, and of each name it and the
 -- shards that have something due, behind each since when, as it is noted.
@@ -12,11 +12,11 @@ end
 local found, till = {next}, string.format('%d', now)
 local each = math.ceil(ARGV[1] / math.max(#names, 1))
 for _, name in ipairs(names) do
-	local agenda = queued(KEYS[1], name)
-	local some = redis.call('ZRANGEBYSCORE', agenda, '-inf', till, 'WITHSCORES', 'LIMIT', 0, each)
+	local schedule = queued(KEYS[1], name)
+	local some = redis.call('ZRANGEBYSCORE', schedule, '-inf', till, 'WITHSCORES', 'LIMIT', 0, each)
 	found[#found + 1] = name
 	found[#found + 1] = some
-	if all and #some == 0 and redis.call('EXISTS', agenda) == 0 then
+	if all and #some == 0 and redis.call('EXISTS', schedule) == 0 then
 		redis.call('ZREM', KEYS[1], name)
 	end
 end

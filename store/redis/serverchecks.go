@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/internal/timer"
@@ -26,57 +27,40 @@ type unfit struct{ why string }
 
 func (e *unfit) Error() string { return "redis: " + e.why }
 
-// guard keeps claims from servers that have become unfit.
-type guard struct {
-	mu     sync.Mutex
-	err    *unfit
-	warned map[string]bool // so that nothing is said twice
+// serverChecks are the results of inspections: claims are refused while a server is unfit.
+type serverChecks struct {
+	err    atomic.Pointer[unfit]
+	warned sync.Map // so that each warning is logged once
 }
 
 // refusal returns why claims are refused, nil if they are not.
-func (g *guard) refusal() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.err == nil {
-		return nil
+func (c *serverChecks) refusal() error {
+	if err := c.err.Load(); err != nil {
+		return fmt.Errorf("claims are refused, and nothing is executed: %w", err)
 	}
-	return fmt.Errorf("claims are refused, and nothing is executed: %w", g.err)
+	return nil
 }
 
-// set notes what an inspection has found, and reports whether that is news.
-func (g *guard) set(err *unfit) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	news := (err == nil) != (g.err == nil) || err != nil && *err != *g.err
-	g.err = err
-	return news
+// set stores the result of an inspection and reports whether it has changed.
+func (c *serverChecks) set(err *unfit) bool {
+	was := c.err.Swap(err)
+	return (err == nil) != (was == nil) || err != nil && *err != *was
 }
 
 // first reports whether a warning is given for the first time.
-func (g *guard) first(warning string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.warned == nil {
-		g.warned = make(map[string]bool)
-	}
-	if g.warned[warning] || len(g.warned) > 1000 {
-		return false
-	}
-	g.warned[warning] = true
-	return true
+func (c *serverChecks) first(warning string) bool {
+	_, given := c.warned.LoadOrStore(warning, true)
+	return !given
 }
 
-// inspectRegularly inspects the servers until ctx ends. While they cannot be
-// asked, what was found last stands. While claims are refused it looks more often:
-// a server that a failover was just demoting is fit again, or replaced, soon.
+// inspectRegularly inspects the servers until ctx ends. While they do not answer, the last
+// result stays. While claims are refused it inspects more often: after a failover a server is
+// soon fit again, or replaced.
 func (s *Store) inspectRegularly(ctx context.Context) {
 	pause := s.o.CheckEvery
 	for timer.Sleep(ctx, pause) {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := s.inspect(limited)
-		if s.dividesNow(limited) {
-			s.o.Logger.LogAttrs(ctx, slog.LevelError, "stet: keys are divided over several servers, although the client says that there is one; calls share no scripts from now on, and operations whose claims shared one since may run again")
-		}
 		cancel()
 		found, is := errors.AsType[*unfit](err)
 		if err != nil && !is {
@@ -86,7 +70,7 @@ func (s *Store) inspectRegularly(ctx context.Context) {
 		if found != nil {
 			pause = min(pause, recheckEvery)
 		}
-		if !s.guard.set(found) {
+		if !s.checks.set(found) {
 			continue
 		}
 		if found != nil {
@@ -99,14 +83,14 @@ func (s *Store) inspectRegularly(ctx context.Context) {
 
 // inspect asks all servers whether the store can keep its promises on them.
 func (s *Store) inspect(ctx context.Context) error {
-	servers, err := s.servers(ctx)
+	all, err := servers(ctx, s.client)
 	if err != nil {
 		return err
 	}
-	names := slices.Sorted(maps.Keys(servers))
+	names := slices.Sorted(maps.Keys(all))
 	infos := make([]map[string]string, len(names))
 	unasked, _ := first(s.each(len(names), func(i int) (err error) {
-		infos[i], err = askInfo(ctx, servers[names[i]])
+		infos[i], err = askInfo(ctx, all[names[i]])
 		return err
 	}))
 	for i, info := range infos {
@@ -114,14 +98,14 @@ func (s *Store) inspect(ctx context.Context) error {
 		if info == nil || info["role"] != "master" && s.cluster {
 			continue
 		}
-		if err := s.judge(info); err != nil {
+		if err := s.checkServer(info); err != nil {
 			return err
 		}
-		if info["aof_enabled"] == "0" && s.guard.first(name) {
+		if info["aof_enabled"] == "0" && s.checks.first(name) {
 			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server keeps no append-only file: if it crashes, it forgets what has run, and operations run twice; set appendonly yes",
 				slog.String("server", name))
 		}
-		if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.o.Replicas && s.guard.first("replicas "+name) {
+		if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.o.Replicas && s.checks.first("replicas "+name) {
 			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server has fewer replicas than Options.Replicas: nothing runs until it has enough",
 				slog.String("server", name), slog.Int("replicas", n))
 		}
@@ -130,10 +114,6 @@ func (s *Store) inspect(ctx context.Context) error {
 		return explain("inspect the server", unasked)
 	}
 	return nil
-}
-
-func (s *Store) servers(ctx context.Context) (map[string]Client, error) {
-	return servers(ctx, s.client)
 }
 
 // servers returns a client for each server.
@@ -171,8 +151,8 @@ func askInfo(ctx context.Context, c Client) (map[string]string, error) {
 	return info, nil
 }
 
-// judge returns an unfit if the store cannot keep its promises on a server.
-func (s *Store) judge(info map[string]string) error {
+// checkServer returns an unfit if the store cannot keep its promises on a server.
+func (s *Store) checkServer(info map[string]string) error {
 	major, _, _ := strings.Cut(info["redis_version"], ".")
 	switch n, err := strconv.Atoi(major); {
 	case err != nil || n < minVersion:

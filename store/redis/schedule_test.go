@@ -19,9 +19,9 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// agendaKey is part of what is stored, like recordKey. The agenda of each name is behind it
+// scheduleKey is part of what is stored, like recordKey. The schedule of each name is behind it
 // and a colon.
-func agendaKey(prefix string, what waitsFor) string { return prefix + ":{agenda}:" + kinds[what] }
+func scheduleKey(prefix string, what waitsFor) string { return prefix + ":{agenda}:" + kinds[what] }
 
 func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
@@ -60,7 +60,7 @@ func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 	})
 }
 
-func TestAgendaThatIsLostIsMendedByASweep(t *testing.T) {
+func TestSweep_RewritesALostSchedule(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		for what := range kinds {
 			prefix := fresh()
@@ -69,9 +69,9 @@ func TestAgendaThatIsLostIsMendedByASweep(t *testing.T) {
 			for range 20 {
 				want[wait(t, s, what)] = true
 			}
-			do(t, c, "DEL", agendaKey(prefix, what), agendaKey(prefix, what)+":")
+			do(t, c, "DEL", scheduleKey(prefix, what), scheduleKey(prefix, what)+":")
 			if got := mustDue(t, s, what, 100, time.Hour); len(got) != 0 {
-				t.Errorf("without an agenda, %d records are due", len(got))
+				t.Errorf("without a schedule, %d records are due", len(got))
 			}
 			sweepAll(t, s)
 			for _, id := range mustDue(t, s, what, 100, time.Hour) {
@@ -116,7 +116,7 @@ func meddle(m *meddled) redis.Client {
 
 var errDied = errors.New("the process died")
 
-func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
+func TestSweep_SchedulesRecordsOfAProcessThatDied(t *testing.T) {
 	addrs := cluster(t)
 	for _, l := range libraries {
 		for what := range kinds {
@@ -124,7 +124,7 @@ func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
 				c := dial(t, l, addrs...)
 				prefix := fresh()
 				dying := open(t, meddle(&meddled{c, func(key string, _ []string) error {
-					if key == agendaKey(prefix, what) {
+					if key == scheduleKey(prefix, what) {
 						return errDied
 					}
 					return nil
@@ -132,7 +132,7 @@ func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
 				id := wait(t, dying, what)
 				s := open(t, c, redis.Options{Prefix: prefix})
 				if got := mustDue(t, s, what, 10, time.Hour); len(got) != 0 {
-					t.Fatal("the agenda was written; this test is about one that was not")
+					t.Fatal("the schedule was written; this test is about one that was not")
 				}
 				sweepAll(t, s)
 				if got := mustDue(t, s, what, 10, time.Hour); !slices.Equal(got, []store.ID{id}) {
@@ -143,7 +143,7 @@ func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
 	}
 }
 
-func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
+func TestScheduleIsWrittenOnceItsServerIsBack(t *testing.T) {
 	addrs := cluster(t)
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
 	}
 }
 
-func TestWhatComesBetweenALookAndItsNoteIsNotOverlooked(t *testing.T) {
+func TestDue_FindsARecordAddedDuringARead(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		for name, lapse := range map[string]time.Duration{"at once": 0, "later": 300 * time.Millisecond} {
 			prefix := fresh()
@@ -177,7 +177,7 @@ func TestWhatComesBetweenALookAndItsNoteIsNotOverlooked(t *testing.T) {
 			mustAccept(t, s, first, 0)
 			var once sync.Once
 			looker := open(t, meddle(&meddled{c, func(key string, args []string) error {
-				if key == agendaKey(prefix, toRun) && len(args) == 5 { // it writes what it has seen
+				if key == scheduleKey(prefix, toRun) && len(args) == 5 { // it writes what it has seen
 					once.Do(func() { mustAccept(t, s, second, lapse) })
 				}
 				return nil
@@ -286,13 +286,13 @@ func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
 	})
 }
 
-func TestAgendaThatIsTooEarlyHidesNothing(t *testing.T) {
+func TestDue_FindsRecordsAlthoughTheScheduleIsTooEarly(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
 		id := wait(t, s, toRun)
 		for shard := range 100 { // as if they had had something due since long ago
-			do(t, c, "ZADD", agendaKey(prefix, toRun)+":", fmt.Sprint(shard+1), fmt.Sprint(shard))
+			do(t, c, "ZADD", scheduleKey(prefix, toRun)+":", fmt.Sprint(shard+1), fmt.Sprint(shard))
 		}
 		if got := mustDue(t, s, toRun, 1, time.Hour); !slices.Equal(got, []store.ID{id}) {
 			t.Errorf("%d records are due; want the one", len(got))
@@ -378,7 +378,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 								left.Add(-1)
 							}
 						}
-						_, _ = s.Sweep(t.Context(), 100) // hints may be lost on the way
+						_, _ = s.Sweep(t.Context(), 100) // writes of the schedule may be lost
 					}
 				})
 			}

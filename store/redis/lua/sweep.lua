@@ -1,0 +1,27 @@
+-- KEYS of each shard the index, and the queues of what is to be run and to be sent.
+-- ARGV limit, and how many names of each at most. Returns of each shard three lists: the
+-- identities whose leases seem to have run out, and of either kind of queue the names
+-- under which something waits, others each time if there are more, and behind each how
+-- long it is until the first is due.
+local all, left = {}, tonumber(ARGV[1])
+for i = 1, #KEYS, 3 do
+	local lists = {{}, {}, {}}
+	if left > 0 then
+		lists[1] = redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', '(' .. string.format('%d', now), 'LIMIT', 0, left)
+		left = left - #lists[1]
+	end
+	for q = 1, 2 do
+		local list = lists[q + 1]
+		for _, name in ipairs(redis.call('ZRANDMEMBER', KEYS[i + q], ARGV[2])) do
+			local first = redis.call('ZRANGE', queued(KEYS[i + q], name), 0, 0, 'WITHSCORES')
+			if first[2] then
+				list[#list + 1] = name
+				list[#list + 1] = first[2] - now
+			else
+				redis.call('ZREM', KEYS[i + q], name)
+			end
+		end
+	end
+	all[(i + 2) / 3] = lists
+end
+return all
