@@ -354,15 +354,14 @@ func TestTracerMissesNoStatement(t *testing.T) {
 	}
 }
 
-// What goes out together, and no more: an end of a run takes two round trips, and
-// one that does nothing none.
-func TestInTxTakesTwoRoundTrips(t *testing.T) {
+// BEGIN, before the function; the statement; the outcome together with COMMIT.
+func TestInTxTakesThreeRoundTrips(t *testing.T) {
 	t.Parallel()
 	s, _ := frail(t, 10*time.Second)
 	var conn *cutConn
 	for try := range 3 { // at first, statements are prepared
 		for want, fn := range map[int32]func(context.Context, pgx.Tx) error{
-			0: func(context.Context, pgx.Tx) error { return nil },
+			1: func(context.Context, pgx.Tx) error { return nil },
 			2: func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ($1)", "x"); err != nil {
 					return err
@@ -372,7 +371,7 @@ func TestInTxTakesTwoRoundTrips(t *testing.T) {
 		} {
 			var before int32
 			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-				conn = tx.(*worked).conn.PgConn().Conn().(*cutConn)
+				conn = tx.(*userTx).t.conn.Conn().PgConn().Conn().(*cutConn)
 				before = conn.writes.Load()
 				return fn(ctx, tx)
 			})
