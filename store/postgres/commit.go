@@ -72,7 +72,7 @@ func intact(ctx context.Context, tx pgx.Tx) error {
 		return &store.AbortedError{Cause: errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")}
 	default:
 		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
-			return &store.AbortedError{Cause: errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")}
+			return &store.AbortedError{Cause: fmt.Errorf("postgres: the function rolled the transaction back, and returned no error; nothing was committed: %w", err)}
 		}
 		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", store.ErrUnknown)
 	}
@@ -210,27 +210,20 @@ func (t *transaction) sqlEnded(pid uint32) string {
 // the caller's, which may be a savepoint. The claim ends when the caller commits.
 // Until then the record is locked: its lease is not renewed; who claims the key is
 // told that it is running, or waits once the lease has run out; and who settles it,
-// too, waits. Other keys do not. In a transaction of InTx's it may be put off until that commits: see
-// there. Until then the outcome must not be changed.
+// too, waits. Other keys do not.
 func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
-	e := &ending{claim: c, out: out, keep: keep}
-	if w, ok := tx.(*userTx); ok && w.t.s == s {
-		return w.settle(ctx, e)
+	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // the outcome would be committed by itself
+		return intact(ctx, tx)
 	}
-	return s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, tx))
-}
-
-// settleable reports why e cannot be tried.
-func (e *ending) settleable(ctx context.Context) error {
-	if !e.out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
-	}
-	return ctx.Err()
+	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }
 
 // settleIn settles through a driver that says by none that there is no row.
 func (s *Store) settleIn(ctx context.Context, e *ending, none error, query queryRow) error {
-	if err := e.settleable(ctx); err != nil {
+	if !e.out.State.Settled() {
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
+	}
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var id []byte

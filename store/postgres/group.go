@@ -69,7 +69,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 	for n, i := range g.free {
 		rec := store.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, Label: reqs[i].Label, State: store.Running, Fingerprint: reqs[i].Fingerprint,
 			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
-		out, err := fn(ctx, &guarded{Tx: t.tx}, i, rec)
+		out, err := fn(ctx, &userTx{t.tx}, i, rec)
 		if err == nil {
 			err = intact(ctx, t.tx) // before the next writes outside of it
 		}
@@ -85,6 +85,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 		recs[i] = rec
 	}
 	if len(g.free) == 0 {
+		t.leaveBehind() // it has locked nothing
 		return recs, nil
 	}
 	at, err := g.leave(ctx)

@@ -20,7 +20,7 @@ type statements struct {
 	insertOne, endFree, endOne, regrant *statement // for one at a time
 	park, watch, sweep, confirm         *statement
 	browse, browseOpen, expire, replace *statement // of operators
-	finish, finishClaim, audible        *statement // of transactions, on connections of the service's
+	finish, audible                     *statement // of transactions, on connections of the service's
 
 	accept, acceptOne, reaccept, take, look, giveBack                  *statement // of accepted operations
 	cancel, cancelRun, save, strike, dueRun, dueAny, dueRelay, relayed *statement
@@ -147,10 +147,6 @@ var closing = change{params: ended, set: slices.Concat(withOutcome, assignments{
 
 // cancelling settles what waits to be run.
 var cancelling = change{params: ended, set: closing.set, where: "r.fence = e.fence AND r.state = {accepted}", returning: kept}
-
-// sqlFinishClaim is closing for one round trip with COMMIT: where there is nothing to
-// settle it fails, by which it keeps the transaction from being committed.
-var sqlFinishClaim = `WITH settled AS (` + closing.waiting() + `) SELECT 1 / count(*), ` + audible + ` FROM settled`
 
 // finishing writes the finished record of a transaction. If there is one already, it
 // fails, and the transaction with it.
@@ -302,10 +298,9 @@ func newStatements(n names) statements {
 		relayed:     make(leaves.waiting()),
 		relayedFree: make(leaves.free(many(relayed))),
 
-		finish:      make(sqlFinish),
-		finishOld:   make(sqlFinishOld),
-		finishClaim: make(sqlFinishClaim),
-		audible:     make("SELECT " + audible),
+		finish:    make(sqlFinish),
+		finishOld: make(sqlFinishOld),
+		audible:   make("SELECT " + audible),
 
 		enter: make(sqlEnter),
 		load:  make(sqlLoad),

@@ -263,7 +263,7 @@ func (t *transaction) discard() {
 // run calls fn and ends the transaction.
 func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Retention, fn function) (store.Record, error) {
 	defer t.abandon() // also when fn panics or calls runtime.Goexit
-	out, err := fn(ctx, &guarded{Tx: t.tx}, rec)
+	out, err := fn(ctx, &userTx{t.tx}, rec)
 	if err != nil {
 		return rec, err
 	}
@@ -272,11 +272,3 @@ func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Rete
 	}
 	return t.leave(ctx, rec, &ending{claim: rec.Claim(), out: out, keep: keep})
 }
-
-// guarded keeps fn from ending the transaction.
-type guarded struct{ pgx.Tx }
-
-var errNotYours = errors.New("postgres: the transaction is committed when the function has returned; it must not commit it by itself")
-
-// Commit refuses.
-func (guarded) Commit(context.Context) error { return errNotYours }

@@ -141,7 +141,7 @@ func firstIs(t *testing.T, s *Store, name string, first firstStatement) {
 	between := charges(t, s)
 	gotEnd := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		got = first(ctx, tx)
-		gotStatus = tx.(*userTx).t.conn.Conn().PgConn().TxStatus()
+		gotStatus = tx.Conn().PgConn().TxStatus()
 		return nil
 	})
 	after := charges(t, s)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/store"
 )
 
 // sqlLock takes the lock of someLock.
@@ -25,10 +24,6 @@ const sqlLock = "SELECT pg_advisory_xact_lock($1::bigint)"
 // It works at READ COMMITTED, whatever the server's default is: above it, a heartbeat's
 // write would prevent the commit of a run that is longer than a third of its lease.
 // With Options.TxOptions above it InTx is store.ErrInvalid, and fn is not called.
-//
-// If fn calls SettleTx with its transaction and nothing else after it, the outcome is sent
-// together with COMMIT. SettleTx then returns nil, and InTx returns the error, such as
-// store.ErrFenced.
 func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -48,11 +43,10 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	if err := t.begin(ctx); err != nil {
 		return explain("begin", err)
 	}
-	w := &userTx{Tx: t.tx, t: t, ctx: ctx}
-	if err := fn(ctx, w); err != nil {
+	if err := fn(ctx, &userTx{t.tx}); err != nil {
 		return err
 	}
-	return w.commit(ctx)
+	return t.commitUserTx(ctx)
 }
 
 // begin begins the transaction, and takes a lock by which its end can be seen, in one round trip.
@@ -77,50 +71,16 @@ func someLock() (l locks) {
 	return l
 }
 
-// userTx is the transaction of InTx. An outcome waits to be sent with COMMIT, as long as
-// every statement passes through userTx: the next one sends it first.
-type userTx struct {
-	pgx.Tx
-	t       *transaction
-	ctx     context.Context
-	waiting *ending
-	passed  bool  // statements may reach the server without passing through it
-	bad     error // why nothing can be committed
-}
+// userTx is a transaction that its function must not commit.
+type userTx struct{ pgx.Tx }
 
-// ready sends the outcome that waits, before another statement.
-func (w *userTx) ready(ctx context.Context) error {
-	if e := w.waiting; w.bad == nil && e != nil {
-		w.waiting = nil
-		w.bad = w.t.s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, w.Tx))
-	}
-	return w.bad
-}
+var errNotYours = errors.New("postgres: the transaction is committed when the function has returned; it must not commit it by itself")
 
-// settle has the outcome wait, if it can.
-func (w *userTx) settle(ctx context.Context, e *ending) error {
-	if err := e.settleable(ctx); err != nil {
-		return err
-	}
-	if w.t.conn == nil {
-		return pgx.ErrTxClosed
-	}
-	if err := w.ready(ctx); err != nil {
-		return err
-	}
-	if w.passed {
-		return w.t.s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, w.Tx))
-	}
-	w.waiting = e
-	return nil
-}
+// Commit refuses.
+func (userTx) Commit(context.Context) error { return errNotYours }
 
-// commit commits, with the outcome that waits for it.
-func (w *userTx) commit(ctx context.Context) error {
-	if w.bad != nil {
-		return w.bad
-	}
-	t := w.t
+// commitUserTx commits a transaction of InTx.
+func (t *transaction) commitUserTx(ctx context.Context) error {
 	if err := intact(ctx, t.tx); err != nil {
 		return err
 	}
@@ -128,14 +88,15 @@ func (w *userTx) commit(ctx context.Context) error {
 	defer cancel()
 	pid := t.conn.Conn().PgConn().PID()
 	fault.At(fault.CommitBefore)
-	e := w.waiting
-	a, err := t.committing(ctx, false, func(ctx context.Context, t *transaction) (answer, error) { return t.finish(ctx, e) })
+	_, err := t.committing(ctx, false, func(ctx context.Context, t *transaction) (answer, error) {
+		var b pgx.Batch
+		b.Queue(t.s.sql.audible.sql)
+		return answer{}, t.sendCommit(ctx, &b)
+	})
 	fault.At(fault.CommitAfter)
 	switch {
 	case err == nil:
 		return nil
-	case a.taken:
-		return t.fenced(ctx, e)
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return uncommitted(err)
 	}
@@ -146,21 +107,6 @@ func (w *userTx) commit(ctx context.Context) error {
 		err = errors.Join(err, ended)
 	}
 	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
-}
-
-// finish sends the outcome and COMMIT. The answer is that it was taken if there was nothing
-// to settle.
-func (t *transaction) finish(ctx context.Context, e *ending) (a answer, err error) {
-	settled := false
-	var b pgx.Batch
-	if e != nil {
-		b.Queue(t.s.sql.finishClaim.sql, args(ended, &write{end: e})...).Exec(func(pgconn.CommandTag) error { settled = true; return nil })
-	} else {
-		b.Queue(t.s.sql.audible.sql)
-	}
-	err = t.sendCommit(ctx, &b)
-	a.taken = e != nil && !settled && sqlState(err) == codeDivision
-	return a, err
 }
 
 // sendCommit sends a batch and COMMIT in one round trip.
@@ -177,103 +123,4 @@ func (t *transaction) sendCommit(ctx context.Context, b *pgx.Batch) error {
 		t.discard() // as in enter
 	}
 	return err
-}
-
-// fenced returns why there was nothing to settle. SettleTx has returned nil before, so the
-// error is stet's own.
-func (t *transaction) fenced(ctx context.Context, e *ending) error {
-	t.abandon()
-	r, err := t.s.readAlone(ctx, e.claim.ID)
-	if err == nil {
-		err = e.unsettled(r)
-	}
-	if errors.Is(err, store.ErrFenced) {
-		return fmt.Errorf("%w (nothing was committed: the claim is not the newest, or was settled before)", store.ErrFenced)
-	}
-	return fmt.Errorf("%w (nothing was committed)", explain("settle", err))
-}
-
-// Commit refuses.
-func (*userTx) Commit(context.Context) error { return errNotYours }
-
-// Exec implements pgx.Tx.
-func (w *userTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if err := w.ready(ctx); err != nil {
-		return tag, err
-	}
-	return w.Tx.Exec(ctx, sql, args...)
-}
-
-// Query implements pgx.Tx.
-func (w *userTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := w.ready(ctx); err != nil {
-		return failed(err).Query()
-	}
-	return w.Tx.Query(ctx, sql, args...)
-}
-
-// QueryRow implements pgx.Tx.
-func (w *userTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := w.ready(ctx); err != nil {
-		return failed(err).QueryRow()
-	}
-	return w.Tx.QueryRow(ctx, sql, args...)
-}
-
-// failed are results that are that error.
-func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }
-
-// SendBatch implements pgx.Tx.
-func (w *userTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if err := w.ready(ctx); err != nil {
-		return pgx.FailedBatchResults(b, err)
-	}
-	return w.Tx.SendBatch(ctx, b)
-}
-
-// CopyFrom implements pgx.Tx.
-func (w *userTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
-	if err := w.ready(ctx); err != nil {
-		return 0, err
-	}
-	return w.Tx.CopyFrom(ctx, table, columns, from)
-}
-
-// Prepare implements pgx.Tx.
-func (w *userTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := w.ready(ctx); err != nil {
-		return nil, err
-	}
-	return w.Tx.Prepare(ctx, name, sql)
-}
-
-// Begin implements pgx.Tx. The statements of a savepoint do not pass through w.
-func (w *userTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	w.passed = true
-	if err := w.ready(ctx); err != nil {
-		return nil, err
-	}
-	return w.Tx.Begin(ctx)
-}
-
-// Conn implements pgx.Tx. Statements on the connection do not pass through w. If the outcome
-// cannot be sent the connection is closed, and commit returns the error.
-func (w *userTx) Conn() *pgx.Conn {
-	conn := w.Tx.Conn()
-	if w.pass(); w.bad != nil {
-		w.t.discard()
-	}
-	return conn
-}
-
-// LargeObjects implements pgx.Tx. Their statements do not pass through w.
-func (w *userTx) LargeObjects() pgx.LargeObjects {
-	w.pass()
-	return w.Tx.LargeObjects()
-}
-
-// pass sends the outcome that waits; commit returns its error.
-func (w *userTx) pass() {
-	w.passed = true
-	_ = w.ready(w.ctx)
 }

@@ -22,19 +22,15 @@ func taken(t testing.TB, s store.WorkStore) store.Record {
 	return mustTake(t, s, req.ID)
 }
 
-// finish ends a run in a transaction: the charge and the outcome, which is sent together with
-// COMMIT or before it, on a connection that is cut at the commit.
-func finish(s *Store, c store.Claim, mode int32, together bool) error {
+// finish ends a run in a transaction: the charge and the outcome, on a connection that is cut at
+// the commit.
+func finish(s *Store, c store.Claim, mode int32) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
 			return err
 		}
 		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
-		conn := tx.(*userTx).t.conn.Conn()
-		if !together {
-			conn = tx.Conn()
-		}
-		conn.PgConn().Conn().(*cutConn).mode.Store(mode)
+		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
 		return err
 	})
 }
@@ -44,10 +40,10 @@ func finish(s *Store, c store.Claim, mode int32, together bool) error {
 func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
 	committed, tries := 0, 60
-	for try := range tries {
+	for range tries {
 		for _, mode := range []int32{replyLost, queryLost} {
 			rec := taken(t, s)
-			if err := finish(s, rec.Claim(), mode, try%2 == 0); err == nil {
+			if err := finish(s, rec.Claim(), mode); err == nil {
 				t.Fatal("a commit that was not answered: no error")
 			}
 			err := s.Return(t.Context(), rec.Claim(), 0)
@@ -72,9 +68,9 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
-	for _, together := range []bool{true, false} {
+	for range 2 {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), clientGone, together); err == nil {
+		if err := finish(s, rec.Claim(), clientGone); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -95,14 +91,14 @@ func TestInTxWaitsForALostCommitToEnd(t *testing.T) {
 		BEGIN PERFORM pg_sleep(0.3); EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(0.3); END; -- its client asks for that
 		RETURN NULL; END $$`)
 	execSQL(t, s.Pool(), `CREATE CONSTRAINT TRIGGER take_long AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION take_long()`)
-	for _, together := range []bool{true, false} {
+	for range 2 {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), replyLost, together); err == nil {
+		if err := finish(s, rec.Claim(), replyLost); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		locked := 0
 		if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE relation = 'charges'::regclass").Scan(&locked); err != nil || locked > 0 {
-			t.Errorf("together %v: InTx has returned, and the transaction is still there (%v)", together, err)
+			t.Errorf("InTx has returned, and the transaction is still there (%v)", err)
 		}
 	}
 }
