@@ -10,7 +10,8 @@ import (
 
 // counter is a proxy in front of PostgreSQL or Redis that counts round trips: a request that
 // is sent while its connection waits for no other answer begins one. What is sent before the
-// answer has come shares the trip, as in a pipeline.
+// answer has come shares the trip, as in a pipeline. Requests whose answer no caller waits for are
+// not counted.
 type counter struct {
 	target   string
 	speaks   protocol
@@ -29,6 +30,7 @@ type protocol struct {
 	begin    func(client *bufio.Reader, to io.Writer) (message []byte, err error)
 	request  func(client *bufio.Reader) (message []byte, asks bool, err error)
 	response func(server *bufio.Reader) (message []byte, ends bool, err error)
+	behind   func(request []byte) bool // no caller waits for its answer; nil: callers wait for all
 }
 
 func newCounter(target string, speaks protocol) (*counter, error) {
@@ -79,8 +81,9 @@ func (c *counter) serve() {
 func (c *counter) requests(client, server net.Conn, waiting *atomic.Int64) {
 	defer server.Close()
 	in := bufio.NewReader(client)
-	ask := func() {
-		if c.asked.Add(1); waiting.Add(1) == 1 {
+	ask := func(message []byte) {
+		behind := c.speaks.behind != nil && c.speaks.behind(message)
+		if c.asked.Add(1); waiting.Add(1) == 1 && !behind {
 			c.trips.Add(1)
 		}
 	}
@@ -89,7 +92,7 @@ func (c *counter) requests(client, server net.Conn, waiting *atomic.Int64) {
 		if err != nil {
 			return
 		}
-		ask()
+		ask(message)
 		if _, err := server.Write(message); err != nil {
 			return
 		}
@@ -100,7 +103,7 @@ func (c *counter) requests(client, server net.Conn, waiting *atomic.Int64) {
 			return
 		}
 		if asks {
-			ask()
+			ask(message)
 		}
 		if _, err := server.Write(message); err != nil {
 			return

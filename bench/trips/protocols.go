@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ var postgresProtocol = protocol{
 		message, err := typed(server)
 		return message, err == nil && message[0] == 'Z', err
 	},
+	// The store's TestAnswerDoesNotWaitForTheRollback shows that no caller waits.
+	behind: func(request []byte) bool { return request[0] == 'Q' && bytes.Contains(request, []byte("rollback")) },
 }
 
 // typed reads a message of PostgreSQL's: its type, its length and the rest.

@@ -267,7 +267,7 @@ var defects = []defect{
 	{"outside: routes that do not settle tell their claim", "proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./proxy"}},
 	{"memory: a dead run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
 	{"postgres: any dead run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
-	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, lane, func() []call {\n\t\t\tc := call{statement: s.sql.park", "err = s.onRow(ctx, lane, r.ID, func() []call {\n\t\t\tc := call{statement: s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
+	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, l, func() []call {\n\t\t\treturn []call{{s.sql.park", "err = s.onRow(ctx, l, r.ID, func() []call {\n\t\t\treturn []call{{s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
 
 	// The client.
 	{"client: a problem document that cannot be read says nothing", "stetclient/verdict.go",

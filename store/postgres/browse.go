@@ -66,7 +66,7 @@ func filtered(n int, sql string) string {
 const sqlExpire = `
 UPDATE {records} r SET gone = true, ` + bare + `, due_at = r.forget_at,
 	expires_at = CASE WHEN r.gone THEN r.expires_at ELSE least(r.expires_at, statement_timestamp()) END
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
+WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`
 
 // Browse implements store.Browser. It looks at no more than 2,000 records of each
@@ -89,11 +89,11 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	var page store.Page
 	err = s.alone(ctx, s.slow, func() []call {
 		page = store.Page{}
-		c := call{statement: s.sql.browse, params: w.params(), row: func(values [][]byte) error { return w.add(&page, values) }}
+		st := s.sql.browse
 		if w.open {
-			c.statement = s.sql.browseOpen
+			st = s.sql.browseOpen
 		}
-		return []call{c}
+		return []call{{st, w.args(), func(from scanner) error { return w.add(&page, from) }}}
 	})
 	if err != nil {
 		return store.Page{}, explain("browse", err)
@@ -110,13 +110,8 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	done := false
 	err := s.onRow(ctx, s.slow, c.ID, func() []call {
 		done = false
-		e := call{statement: s.sql.expire, row: func([][]byte) error { done = true; return nil }}
-		e.params.raw(c.ID[:])
-		e.params.rawInt64(c.Fence)
-		r := e
-		r.statement, r.params = s.sql.replace, claimCall(s.sql.replace, c).params
-		r.params.raw(c.Owner[:])
-		return []call{e, r}
+		row := func(scanner) error { done = true; return nil }
+		return []call{{s.sql.expire, []any{c.ID[:], c.Fence}, row}, {s.sql.replace, []any{c.ID[:], c.Fence, c.Owner[:]}, row}}
 	})
 	if err == nil && !done {
 		return store.ErrFenced
@@ -177,64 +172,61 @@ func newWalk(q store.Query) (*walk, error) {
 	return w, nil
 }
 
-func (w *walk) params() (p params) {
-	p.raw(w.after)
-	if !w.open {
-		p.raw(w.most[:])
+func (w *walk) args() []any {
+	args := []any{w.after, w.most[:]}
+	if w.open {
+		args = []any{int64(binary.BigEndian.Uint64(w.after))}
 	}
-	p.rawInt64(int64(w.look))
-	p.rawInt64(int64(w.q.Limit))
-	optional := func(there bool, add func()) {
-		if !there {
-			p.nulls |= 1 << len(p.starts)
+	optional := func(there bool, v any) any {
+		if there {
+			return v
 		}
-		add()
+		return nil
 	}
-	states := slices.Compact(slices.Sorted(slices.Values(w.q.States)))
-	optional(len(states) > 0, func() {
-		p.array(oidInt16, len(states))
-		for _, state := range states {
-			p.int16(int16(state))
-		}
-	})
-	optional(w.q.Scope != store.ID{}, func() { p.raw(w.q.Scope[:]) })
-	optional(w.q.OlderThan > 0, func() { p.rawInt64(micros(w.q.OlderThan)) })
-	optional(w.q.NewerThan > 0, func() { p.rawInt64(micros(w.q.NewerThan)) })
-	return p
+	var states []int16
+	for _, state := range slices.Compact(slices.Sorted(slices.Values(w.q.States))) {
+		states = append(states, int16(state))
+	}
+	return append(args, int64(w.look), int64(w.q.Limit), states, optional(w.q.Scope != store.ID{}, w.q.Scope[:]),
+		optional(w.q.OlderThan > 0, micros(w.q.OlderThan)), optional(w.q.NewerThan > 0, micros(w.q.NewerThan)))
 }
 
-// add takes a row of the statement: how many it looked at, where the last one
+// add takes a row of the statement: how many records it read, where the last one
 // was, and a record that matches, if there is any.
-func (w *walk) add(page *store.Page, values [][]byte) error {
-	f := fields{values: values}
-	looked, last := f.int64(), f.next(0)
-	if looked == 0 {
-		return f.err()
-	}
-	next := func(at []byte) string {
-		if w.open {
-			return byFence + hex.EncodeToString(at)
-		}
-		return byID + hex.EncodeToString(at)
-	}
-	if looked == int64(w.look) {
-		page.Next = next(last)
-	}
-	if f.values[0] == nil {
-		return f.err()
-	}
-	at := bytes.Clone(f.values[0])
+func (w *walk) add(page *store.Page, from scanner) error {
 	var r row
-	if err := r.scan(f.values); err == nil {
+	var looked int
+	var lastID []byte
+	var lastFence *int64
+	last := any(&lastID)
+	if w.open {
+		last = &lastFence
+	}
+	err := r.scan(from, columns, &looked, last)
+	if err != nil && r.damage == nil || looked == 0 {
+		return err
+	}
+	if looked == w.look {
+		page.Next = w.cursor(lastID, lastFence)
+	}
+	switch {
+	case r.read.id == nil:
+		return nil
+	case r.damage != nil:
+		page.Records = append(page.Records, store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: r.damage.Error()})
+	default:
 		page.Records = append(page.Records, r.record())
-	} else {
-		page.Records = append(page.Records, store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})
 	}
 	if len(page.Records) == w.q.Limit {
-		if w.open {
-			at = binary.BigEndian.AppendUint64(nil, uint64(r.Fence))
-		}
-		page.Next = next(at)
+		page.Next = w.cursor(r.read.id, &r.Fence)
 	}
-	return f.err()
+	return nil
+}
+
+// cursor is Page.Next after the record with this ID and fence.
+func (w *walk) cursor(id []byte, fence *int64) string {
+	if w.open {
+		return byFence + hex.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(*fence)))
+	}
+	return byID + hex.EncodeToString(id)
 }

@@ -1,61 +1,59 @@
 package postgres
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/stet-go/stet/store"
 )
 
-// column is what every statement that returns records returns of each: a column of
-// the table r, or what else has to be known with it.
+// column is a column of the table r, or another expression, that statements return for each
+// record.
 type column struct {
 	name string           // of the table's column; "" if it is none
 	sql  string           // if it is not r.name
-	into func(r *row) any // where it goes
+	into func(r *row) any // where it is scanned to
 }
 
-// columns are those of a record, in the order in which they are read. Here a column is
-// added; what is written is in statements.go.
+// columns are those of a record, in the order in which they are read. Where there is no record, id
+// is NULL.
 //
-// The clock is statement_timestamp everywhere: when the statement reached the server.
+// The clock is statement_timestamp everywhere: the time at which the server received the statement.
 // now() would be the beginning of a transaction that may be long.
 var columns = []column{
-	{"id", "", func(r *row) any { return &r.ID }},
-	{"scope", "", func(r *row) any { return &r.Scope }},
-	{"fingerprint", "", func(r *row) any { return &r.Fingerprint }},
-	{"owner", "", func(r *row) any { return &r.Owner }},
-	{"fence", "", func(r *row) any { return &r.Fence }},
-	{"state", "", func(r *row) any { return &r.State }},
-	{"attempt", "", func(r *row) any { return &r.Attempt }},
-	{"gone", "", func(r *row) any { return &r.Gone }},
-	{"claimed_at", "", func(r *row) any { return &r.claimed }},
-	{"lease_until", "", func(r *row) any { return &r.lease }},
-	{"settled_at", "", func(r *row) any { return &r.settled }},
-	{"expires_at", "", func(r *row) any { return &r.expires }},
-	{"forget_at", "", func(r *row) any { return &r.forgotAt }},
+	{"id", "", func(r *row) any { return &r.read.id }},
+	{"scope", "", func(r *row) any { return &r.read.scope }},
+	{"fingerprint", "", func(r *row) any { return &r.read.fingerprint }},
+	{"owner", "", func(r *row) any { return &r.read.owner }},
+	{"fence", "coalesce(r.fence, 0)", func(r *row) any { return &r.Fence }},
+	{"state", "coalesce(r.state, 0)::integer", func(r *row) any { return &r.read.state }},
+	{"attempt", "coalesce(r.attempt, 0)", func(r *row) any { return &r.Attempt }},
+	{"gone", "coalesce(r.gone, false)", func(r *row) any { return &r.Gone }},
+	{"claimed_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ClaimedAt) }},
+	{"lease_until", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.lease) }},
+	{"settled_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.SettledAt) }},
+	{"expires_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ExpiresAt) }},
+	{"forget_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ForgetAt) }},
 	{"status", "coalesce(r.status, 0)::integer", func(r *row) any { return &r.Result.Status }},
 	{"content_type", "coalesce(r.content_type, '')", func(r *row) any { return &r.Result.Type }},
 	{"head", "", func(r *row) any { return &r.Result.Head }},
 	{"body", "", func(r *row) any { return &r.Result.Body }},
-	{"class", "", func(r *row) any { return &r.Label.Class }},
-	{"name", "", func(r *row) any { return &r.Label.Name }},
-	{"ref", "", func(r *row) any { return &r.Label.Ref }},
+	{"class", "coalesce(r.class, '')", func(r *row) any { return &r.Label.Class }},
+	{"name", "coalesce(r.name, '')", func(r *row) any { return &r.Label.Name }},
+	{"ref", "coalesce(r.ref, '')", func(r *row) any { return &r.Label.Ref }},
 	{"cancel_at", "r.cancel_at IS NOT NULL", func(r *row) any { return &r.Cancelling }},
 	{"", "statement_timestamp()", func(r *row) any { return &r.now }},
 	{"", replicated, func(r *row) any { return &r.replicated }},
 }
 
-// bulk is what comes after columns where work and notes are asked for.
-var bulk = []column{
-	{"work", "", func(r *row) any { return &r.Work }},
-	{"notes", "", func(r *row) any { return &r.noted }},
-}
+// allColumns are columns with work and notes.
+var allColumns = append(slices.Clip(columns),
+	column{"work", "", func(r *row) any { return &r.Work }},
+	column{"notes", "", func(r *row) any { return &r.notes }})
 
 // selected are columns in a statement.
 func selected(columns []column) string {
@@ -89,134 +87,50 @@ func unread() string {
 	return strings.Join(all, ", ")
 }
 
-// moment is a time of the server, in microseconds since 1970; 0 where none applies.
-type moment int64
+// scanner is a row of pgx or database/sql.
+type scanner interface{ Scan(into ...any) error }
 
-// scan reads the values of columns, and of bulk if they are there. What it cannot
-// read is r.damage, too.
-func (r *row) scan(values [][]byte) error {
-	f := fields{values: values, bad: len(values) < len(columns)}
+// scan reads columns, and values that precede them. If they are of no valid record the error is
+// r.damage, too. If there is no record r.read.id is nil.
+func (r *row) scan(from scanner, columns []column, before ...any) error {
 	for _, c := range columns {
-		f.into(c.into(r))
+		before = append(before, c.into(r))
 	}
-	for _, c := range bulk {
-		if len(f.values) > 0 {
-			f.into(c.into(r))
-		}
+	if err := from.Scan(before...); err != nil {
+		return err
 	}
-	if f.bad || r.Fence <= 0 {
+	if r.read.id != nil && !r.valid() {
 		r.damage = errUnreadable
 	}
 	return r.damage
 }
 
-// into reads the next value into what at points to.
-func (f *fields) into(at any) {
-	switch at := at.(type) {
-	case *store.ID:
-		f.digest(at[:])
-	case *store.Fingerprint:
-		f.digest(at[:])
-	case *store.Owner:
-		f.digest(at[:])
-	case *store.State:
-		f.bad = !setState(at, int64(f.int16())) || f.bad
-	case *int64:
-		*at = f.int64()
-	case *int:
-		*at = f.int32()
-	case *bool:
-		*at = f.bool()
-	case *moment:
-		*at = f.time()
-	case *[]byte:
-		*at = f.bytes()
-	case *string:
-		*at = f.text()
+// valid converts the values of r.read, and reports whether they are of a record.
+func (r *row) valid() bool {
+	ok := r.Fence > 0 && r.read.state >= int(store.Running) && r.read.state <= int(store.Accepted)
+	if ok {
+		r.State = store.State(r.read.state)
 	}
-}
-
-func setState(at *store.State, n int64) bool {
-	if n < int64(store.Running) || n > int64(store.Accepted) {
-		return false
-	}
-	*at = store.State(n)
-	return true
-}
-
-// value is one that a driver has read: it is an sql.Scanner, which pgx knows, too.
-type value struct{ v any }
-
-// Scan implements sql.Scanner.
-func (v *value) Scan(from any) error {
-	if b, ok := from.([]byte); ok {
-		from = bytes.Clone(b) // the driver's
-	}
-	v.v = from
-	return nil
-}
-
-// into is fields.into for it.
-func (v *value) into(at any) bool {
-	digest := func(into []byte) bool {
-		b, ok := v.v.([]byte)
-		return ok && len(b) == len(into) && copy(into, b) > 0
-	}
-	n, number := v.v.(int64)
-	ok := true
-	switch at := at.(type) {
-	case *store.ID:
-		return digest(at[:])
-	case *store.Fingerprint:
-		return digest(at[:])
-	case *store.Owner:
-		return digest(at[:])
-	case *store.State:
-		return number && setState(at, n)
-	case *int64:
-		*at, ok = n, number
-	case *int:
-		*at, ok = int(n), number
-	case *bool:
-		*at, ok = v.v.(bool)
-	case *moment:
-		if t, is := v.v.(time.Time); is {
-			*at = moment(t.UnixMicro())
+	for _, d := range []struct{ into, from []byte }{{r.ID[:], r.read.id}, {r.Scope[:], r.read.scope}, {r.Fingerprint[:], r.read.fingerprint}, {r.Owner[:], r.read.owner}} {
+		if len(d.from) != len(d.into) {
+			ok = false
+			continue
 		}
-	case *[]byte:
-		*at, _ = v.v.([]byte)
-	case *string:
-		if b, is := v.v.([]byte); is { // of some drivers
-			v.v = string(b)
-		}
-		*at, ok = v.v.(string)
+		copy(d.into, d.from)
 	}
 	return ok
 }
 
-// scanner is a row of pgx or database/sql.
-type scanner interface{ Scan(into ...any) error }
-
-// scanRow reads columns through a driver, and what comes before them; nil if
-// there is no row, which the driver says by none, or one of NULLs.
+// scanRow reads columns, and values that precede them. It returns nil if there is no record, or
+// no row, which the driver reports by the error none.
 func scanRow(from scanner, none error, before ...any) (*row, error) {
-	values := make([]value, len(columns))
-	for i := range values {
-		before = append(before, &values[i])
-	}
-	err := from.Scan(before...)
-	if errors.Is(err, none) || err == nil && values[0].v == nil {
+	r := new(row)
+	err := r.scan(from, columns, before...)
+	if errors.Is(err, none) || err == nil && r.read.id == nil {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
-	}
-	r, ok := new(row), true
-	for i, c := range columns {
-		ok = values[i].into(c.into(r)) && ok
-	}
-	if !ok || r.Fence <= 0 {
-		return nil, errUnreadable
 	}
 	return r, nil
 }
@@ -225,24 +139,19 @@ func scanRow(from scanner, none error, before ...any) (*row, error) {
 // of those of many writes.
 type param struct {
 	name string
-	kind kindOf
+	kind string           // its SQL type
 	of   func(*write) any // []byte, string, int64, int32, int16, bool, time.Time, or nil for NULL
 }
 
-// kindOf is an SQL type.
-type kindOf struct {
-	sql      string
-	one, all uint32
-}
-
-var (
-	aBytes  = kindOf{"bytea", oidBytes, oidBytesA}
-	aText   = kindOf{"text", oidText, oidTextA}
-	anInt64 = kindOf{"bigint", oidInt64, oidInt64A}
-	anInt32 = kindOf{"integer", oidInt32, oidInt32A}
-	anInt16 = kindOf{"smallint", oidInt16, oidInt16A}
-	aBool   = kindOf{"boolean", oidBool, oidBoolA}
-	aTime   = kindOf{"timestamptz", oidTime, oidTimeA}
+// Types of parameters.
+const (
+	aBytes  = "bytea"
+	aText   = "text"
+	anInt64 = "bigint"
+	anInt32 = "integer"
+	anInt16 = "smallint"
+	aBool   = "boolean"
+	aTime   = "timestamptz"
 )
 
 // The parameters of each kind of write. All times from now are in microseconds.
@@ -311,7 +220,7 @@ var (
 	), outcome...)
 	waited = param{"waiters", anInt64, func(w *write) any { return w.waiters }}
 	// finishedNew are the parameters of one such record, finishedOld of one that replaces another.
-	finishedNew = with(with(finished, waited), sessions...)
+	finishedNew = with(finished, waited)
 	finishedOld = with(finishedNew, was)
 	taking      = []param{
 		{"id", aBytes, func(w *write) any { return w.take.ID[:] }},
@@ -340,7 +249,7 @@ func spanIf(d time.Duration, there bool) any {
 func one(list []param) string {
 	var all []string
 	for i, p := range list {
-		all = append(all, fmt.Sprintf("$%d::%s AS %s", i+1, p.kind.sql, p.name))
+		all = append(all, fmt.Sprintf("$%d::%s AS %s", i+1, p.kind, p.name))
 	}
 	return "(SELECT " + strings.Join(all, ", ") + ") e"
 }
@@ -349,24 +258,12 @@ func one(list []param) string {
 func many(list []param) string {
 	var arrays, names []string
 	for i, p := range list {
-		arrays, names = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, p.kind.sql)), append(names, p.name)
+		arrays, names = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, p.kind)), append(names, p.name)
 	}
 	return "unnest(" + strings.Join(arrays, ", ") + ") AS e (" + strings.Join(names, ", ") + ")"
 }
 
-// types are those of the parameters, or of arrays of them.
-func types(list []param, many bool) (oids []uint32) {
-	for _, p := range list {
-		if many {
-			oids = append(oids, p.kind.all)
-		} else {
-			oids = append(oids, p.kind.one)
-		}
-	}
-	return oids
-}
-
-// args are the parameters of one write for a driver.
+// args are the parameters of one write.
 func args(list []param, w *write) (all []any) {
 	for _, p := range list {
 		all = append(all, p.of(w))
@@ -374,8 +271,7 @@ func args(list []param, w *write) (all []any) {
 	return all
 }
 
-// arrays are the parameters of many writes for pgx, all of which have an end: none has
-// messages.
+// arrays are the parameters of many writes: slices whose elements have one type, in every mode of pgx.
 func arrays(list []param, writes []*write) (all []any) {
 	for _, p := range list {
 		switch p.kind {
@@ -384,7 +280,7 @@ func arrays(list []param, writes []*write) (all []any) {
 		case aText:
 			all = append(all, array[string](p, writes))
 		case anInt64:
-			all = append(all, array[int64](p, writes))
+			all = append(all, pointers[int64](p, writes))
 		case anInt32:
 			all = append(all, array[int32](p, writes))
 		case anInt16:
@@ -398,7 +294,7 @@ func arrays(list []param, writes []*write) (all []any) {
 	return all
 }
 
-// array are values of which none is NULL, but for a []byte that is nil.
+// array are values of which none is NULL, except a []byte that is nil.
 func array[T any](p param, writes []*write) []T {
 	all := make([]T, len(writes))
 	for i, w := range writes {
@@ -407,73 +303,22 @@ func array[T any](p param, writes []*write) []T {
 	return all
 }
 
-// packOne is args in the binary format.
-func packOne(list []param, w *write) (p params) {
-	p.pack(list, w)
-	return p
-}
-
-// pack adds the parameters of w, and makes room for them.
-func (p *params) pack(list []param, w *write) {
-	p.buf, p.starts = slices.Grow(p.buf, 40*len(list)+w.size()), slices.Grow(p.starts, len(list))
-	for i, one := range list {
-		p.begin()
-		if v := one.of(w); v != nil {
-			p.buf = appendValue(p.buf, v)
-		} else {
-			p.nulls |= 1 << i
+// pointers are values of which some may be NULL.
+func pointers[T any](p param, writes []*write) []*T {
+	all := make([]*T, len(writes))
+	for i, w := range writes {
+		if v, ok := p.of(w).(T); ok {
+			all[i] = &v
 		}
 	}
+	return all
 }
 
-// pack are the parameters of one write, or the arrays of packMany.
-func pack(list []param, ops []*op[write]) (p params) {
-	if len(ops) == 1 {
-		return packOne(list, &ops[0].v)
+// micros is d in microseconds, rounded up.
+func micros(d time.Duration) int64 {
+	n := d.Microseconds()
+	if d%time.Microsecond > 0 {
+		n++
 	}
-	return packMany(list, ops)
-}
-
-func packMany(list []param, ops []*op[write]) (p params) {
-	size := 0
-	for _, o := range ops {
-		size += 30*len(list) + o.v.size()
-	}
-	p.buf, p.starts = make([]byte, 0, size), make([]int, 0, len(list))
-	for _, each := range list {
-		p.array(each.kind.one, len(ops))
-		for _, o := range ops {
-			at := len(p.buf)
-			p.null() // or its length
-			if v := each.of(&o.v); v != nil {
-				p.buf = appendValue(p.buf, v)
-				binary.BigEndian.PutUint32(p.buf[at:], uint32(len(p.buf)-at-4))
-			}
-		}
-	}
-	return p
-}
-
-// appendValue appends v in the binary format.
-func appendValue(b []byte, v any) []byte {
-	switch v := v.(type) {
-	case []byte:
-		return append(b, v...)
-	case string:
-		return append(b, v...)
-	case int64:
-		return binary.BigEndian.AppendUint64(b, uint64(v))
-	case int32:
-		return binary.BigEndian.AppendUint32(b, uint32(v))
-	case int16:
-		return binary.BigEndian.AppendUint16(b, uint16(v))
-	case time.Time:
-		return binary.BigEndian.AppendUint64(b, uint64(v.UnixMicro()-epoch))
-	case bool:
-		if v {
-			return append(b, 1)
-		}
-		return append(b, 0)
-	}
-	panic(fmt.Sprintf("postgres: a parameter that is a %T", v))
+	return n
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
@@ -19,9 +18,6 @@ func (t *transaction) write(rec store.Record, e *ending) *write {
 	w := &write{req: t.req, end: e, rec: rec, waiters: t.locks.waiters}
 	if t.old != nil {
 		w.was = t.old.Fence
-	}
-	if t.session {
-		w.locks, w.published = &t.locks, t.published
 	}
 	return w
 }
@@ -42,10 +38,8 @@ func settled(rec store.Record, e *ending, at time.Time) store.Record {
 
 // leave writes the record and commits.
 func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (store.Record, error) {
-	if t.tx != nil { // or the function has done nothing there, and it has not begun
-		if err := intact(ctx, t.tx); err != nil {
-			return rec, err
-		}
+	if err := intact(ctx, t.tx); err != nil {
+		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
@@ -53,7 +47,6 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 	fault.At(fault.CommitBefore)
 	a, err := t.committing(ctx, !t.replicated, func(ctx context.Context, t *transaction) (answer, error) { return t.commit(ctx, rec, e) })
 	fault.At(fault.CommitAfter)
-	t.session = t.session && a.at.IsZero()
 	switch {
 	case err == nil && !a.taken:
 		return settled(rec, e, a.at), nil
@@ -79,7 +72,7 @@ func intact(ctx context.Context, tx pgx.Tx) error {
 		return &store.AbortedError{Cause: errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")}
 	default:
 		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
-			return &store.AbortedError{Cause: errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")}
+			return &store.AbortedError{Cause: fmt.Errorf("postgres: the function rolled the transaction back, and returned no error; nothing was committed: %w", err)}
 		}
 		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", store.ErrUnknown)
 	}
@@ -110,31 +103,12 @@ func isTaken(code string) bool { return code == codeUnique || code == codeDivisi
 // there is a record already.
 func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (a answer, err error) {
 	st, list := t.finishing()
-	packed := lend()
-	defer packed.free()
-	packed.pack(list, t.write(rec, e))
-	finish := call{st, *packed, func(values [][]byte) error {
-		f := fields{values: values}
-		a.at, t.session = instant(f.time()), false
-		return f.err()
-	}}
-	calls := []call{{statement: t.s.sql.begin}, finish, {statement: t.s.sql.commit}}
-	if t.tx != nil {
-		calls = calls[1:]
-	}
-	var tag pgconn.CommandTag
-	if t.s.prepare && !t.replicated { // or the answer is listened to; see committing
-		tag, err = sendPiped(ctx, t.conn.Conn(), calls)
-	} else {
-		tag, err = sendAll(ctx, t.conn.Conn(), t.s.prepare, calls)
-	}
-	switch {
-	case a.at.IsZero() && isTaken(sqlState(err)):
+	var b pgx.Batch
+	var ignored bool
+	b.Queue(st.sql, args(list, t.write(rec, e))...).QueryRow(func(row pgx.Row) error { return row.Scan(&a.at, &ignored, &ignored) })
+	err = t.sendCommit(ctx, &b)
+	if a.at.IsZero() && isTaken(sqlState(err)) {
 		return answer{taken: true}, nil
-	case sqlState(err) == codeNoStatement:
-		t.discard() // as in enter
-	case err == nil && tag.String() == "ROLLBACK":
-		err = pgx.ErrTxCommitRollback
 	}
 	return a, err
 }
@@ -152,7 +126,7 @@ func (t *transaction) lost(ctx context.Context) (store.Record, error) {
 		return store.Record{}, errors.New("postgres: another caller has claimed the key meanwhile and given it back; nothing was committed")
 	}
 	if err == nil {
-		err = t.s.firm(ctx, r, t.req.Owner)
+		err = t.s.ensureReplicated(ctx, r, t.req.Owner)
 	}
 	return rec, err
 }
@@ -172,7 +146,7 @@ func (t *transaction) lookUp(rec store.Record, cause error, pid uint32) (store.R
 		return rec, fmt.Errorf("postgres: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w",
 			store.ErrUnknown, cause, t.s.commitTimeout, err)
 	case r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
-		return r.record(), t.s.firm(context.Background(), r, rec.Owner)
+		return r.record(), t.s.ensureReplicated(context.Background(), r, rec.Owner)
 	}
 	return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
 }
@@ -199,7 +173,7 @@ func (t *transaction) ended(pid uint32, look func(context.Context, *pgxpool.Conn
 // endedNow is one try of ended. It waits for nothing on the server, so that many
 // take turns in their lane.
 func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
-	return t.s.inLane(ctx, t.s.looks, func() error {
+	return t.s.limited(ctx, t.s.commits, func() error {
 		c, err := t.s.own.Acquire(ctx)
 		if err != nil {
 			return err
@@ -216,16 +190,14 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 	})
 }
 
+var errAtWork = errors.New("the server is still at work on it")
+
 // sqlIdle is whether a process of the server has nothing to do, or waits for the rest of what it
 // was sent. While it holds the lock, it has not heard of the commit.
 const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND (a.state LIKE 'idle%%' OR a.wait_event = 'ClientRead'))`
 
-// sqlEnded returns a row if the transaction is still there, by its lock or by its
-// process.
+// sqlEnded returns a row if the transaction still holds its lock.
 func (t *transaction) sqlEnded(pid uint32) string {
-	if t.process != nil {
-		return t.process.sqlGone(pid != 0, time.Since(t.begun))
-	}
 	sql := fmt.Sprintf("SELECT true WHERE NOT pg_try_advisory_xact_lock_shared(%d)", t.locks.key)
 	if pid != 0 {
 		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid = %d AND locktype = 'advisory' AND objsubid = 1
@@ -238,27 +210,20 @@ func (t *transaction) sqlEnded(pid uint32) string {
 // the caller's, which may be a savepoint. The claim ends when the caller commits.
 // Until then the record is locked: its lease is not renewed; who claims the key is
 // told that it is running, or waits once the lease has run out; and who settles it,
-// too, waits. Other keys do not. In a transaction of InTx's it may be put off until that commits: see
-// there. Until then the outcome must not be changed.
+// too, waits. Other keys do not.
 func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
-	e := &ending{claim: c, out: out, keep: keep}
-	if w, ok := tx.(*worked); ok && w.t.s == s {
-		return w.settle(ctx, e)
+	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // the outcome would be committed by itself
+		return intact(ctx, tx)
 	}
-	return s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, tx))
-}
-
-// settleable reports why e cannot be tried.
-func (e *ending) settleable(ctx context.Context) error {
-	if !e.out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
-	}
-	return ctx.Err()
+	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }
 
 // settleIn settles through a driver that says by none that there is no row.
 func (s *Store) settleIn(ctx context.Context, e *ending, none error, query queryRow) error {
-	if err := e.settleable(ctx); err != nil {
+	if !e.out.State.Settled() {
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
+	}
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var id []byte

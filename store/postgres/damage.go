@@ -16,13 +16,13 @@ var _ = [1]struct{}{}[len(store.ID{})-32+len(store.Fingerprint{})-33+len(store.O
 // sqlReplace makes a tombstone of a row that cannot be read. Where the fingerprint is
 // what cannot, every claim is a mismatch.
 const sqlReplace = `
-UPDATE {records} r SET owner = $3, fence = CASE WHEN $2 > 0 THEN $2 ELSE nextval({fence}::regclass) END, state = {failed}, gone = true, ` + bare + `,
+UPDATE {records} r SET owner = $3::bytea, fence = CASE WHEN $2::bigint > 0 THEN $2::bigint ELSE nextval({fence}::regclass) END, state = {failed}, gone = true, ` + bare + `,
 	scope = CASE WHEN octet_length(r.scope) = 32 THEN r.scope ELSE decode(repeat('00', 32), 'hex') END,
 	fingerprint = CASE WHEN octet_length(r.fingerprint) = 33 THEN r.fingerprint ELSE decode(repeat('00', 33), 'hex') END,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp(), lease_until = NULL,
 	forget_at = statement_timestamp() + interval '30 days', due_at = statement_timestamp() + interval '30 days',
 	work = NULL, notes = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL
-WHERE r.id = $1 AND r.fence = $2 AND NOT ` + readable + `
+WHERE r.id = $1::bytea AND r.fence = $2::bigint AND NOT ` + readable + `
 RETURNING 1`
 
 // partial is the error of a call about many records of which some cannot be read.

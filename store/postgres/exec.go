@@ -1,10 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet/internal/timer"
@@ -55,6 +57,51 @@ func (s *Store) execOnce(ctx context.Context, calls []call) error {
 	}
 	defer giveBack(c)
 	return s.send(ctx, c, calls...)
+}
+
+// statement is one SQL text.
+type statement struct {
+	sql   string
+	reads bool // and writes nothing
+}
+
+// call is one execution of a statement.
+type call struct {
+	*statement
+	args []any
+	row  func(scanner) error // is called for each row
+}
+
+// send executes calls in one round trip and, unless there is a transaction, in
+// one transaction. The values of rows count only if it returns nil.
+func (s *Store) send(ctx context.Context, c *pgxpool.Conn, calls ...call) error {
+	if s.o.PgBouncer { // the session is not ours
+		calls = append([]call{{statement: patience}}, calls...)
+	}
+	if len(calls) == 1 {
+		rows, err := c.Query(ctx, calls[0].sql, calls[0].args...)
+		if err != nil {
+			return err
+		}
+		return calls[0].read(rows)
+	}
+	var b pgx.Batch
+	for _, call := range calls {
+		b.Queue(call.sql, call.args...).Query(call.read)
+	}
+	return c.SendBatch(ctx, &b).Close()
+}
+
+// read reads the rows of a result to the end.
+func (c call) read(rows pgx.Rows) error {
+	defer rows.Close()
+	var bad error
+	for rows.Next() {
+		if bad == nil && c.row != nil {
+			bad = c.row(rows)
+		}
+	}
+	return cmp.Or(rows.Err(), bad)
 }
 
 // giveBack returns a connection to the store's own pool. One that was cut off is being

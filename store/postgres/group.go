@@ -1,14 +1,12 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/store"
@@ -58,7 +56,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 		return nil, explain("begin", err)
 	}
 	defer s.groups.Release(keys)
-	t := &transaction{s: s}
+	t := &transaction{s: s, options: s.o.TxOptions}
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
@@ -71,7 +69,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 	for n, i := range g.free {
 		rec := store.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, Label: reqs[i].Label, State: store.Running, Fingerprint: reqs[i].Fingerprint,
 			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
-		out, err := fn(ctx, &guarded{Tx: t.tx}, i, rec)
+		out, err := fn(ctx, &userTx{t.tx}, i, rec)
 		if err == nil {
 			err = intact(ctx, t.tx) // before the next writes outside of it
 		}
@@ -87,6 +85,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 		recs[i] = rec
 	}
 	if len(g.free) == 0 {
+		t.leaveBehind() // it has locked nothing
 		return recs, nil
 	}
 	at, err := g.leave(ctx)
@@ -109,7 +108,7 @@ func (g *group) enter(ctx context.Context) error {
 		g.locks[i], keys[i], records[i] = l, l.key, g.reqs[i].ID[:]
 	}
 	var b pgx.Batch
-	b.BeginTx(g.s.o.TxOptions)
+	b.BeginTx(g.t.options)
 	b.Queue(g.s.sql.enterGroup.sql, keys, records).Query(g.read)
 	results := g.t.conn.SendBatch(ctx, &b)
 	g.t.tx = results.Tx()
@@ -160,15 +159,7 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 				return rows.Err()
 			})
 		b.Queue(g.s.sql.tellGroup.sql, ids, waiters)
-		// Not as pgx writes it: what abandon gives pgx to do in vain under that name it forgets, and
-		// would have to be prepared anew each time.
-		b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "COMMIT")).Exec(func(tag pgconn.CommandTag) error {
-			if tag.String() == "ROLLBACK" {
-				return pgx.ErrTxCommitRollback
-			}
-			return nil
-		})
-		return a, t.conn.SendBatch(ctx, &b).Close()
+		return a, t.sendCommit(ctx, &b)
 	})
 	switch {
 	case err == nil:

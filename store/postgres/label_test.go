@@ -29,12 +29,12 @@ func TestWorkOfOthersDoesNotSlowOnesOwnDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	explain := func(st *statement, last string) string {
+	explain := func(what string, st *statement, last string) string {
 		t.Helper()
-		if _, err := conn.Conn().Prepare(t.Context(), st.name, st.sql); err != nil {
+		if _, err := conn.Conn().Prepare(t.Context(), what, st.sql); err != nil {
 			t.Fatal(err)
 		}
-		sql := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off, SUMMARY off) EXECUTE %s(10, 1000000, %s)", st.name, last)
+		sql := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off, SUMMARY off) EXECUTE %s(10, 1000000, %s)", what, last)
 		rows, err := conn.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
 			t.Fatal(err)
@@ -46,8 +46,8 @@ func TestWorkOfOthersDoesNotSlowOnesOwnDown(t *testing.T) {
 		return strings.Join(lines, "\n")
 	}
 	for what, plan := range map[string]string{
-		"one name":  explain(s.sql.dueRun, "ARRAY['own']"),
-		"all names": explain(s.sql.dueAny, "''"),
+		"one name":  explain("due_run", s.sql.dueRun, "ARRAY['own']"),
+		"all names": explain("due_any", s.sql.dueAny, "''"),
 	} {
 		_, after, _ := strings.Cut(plan, "Buffers: shared hit=")
 		var pages int

@@ -2,13 +2,11 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
 )
@@ -32,7 +30,7 @@ func (s *Store) ask(ctx context.Context, w write) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	if s.holds.has(w.req.ID) {
+	if s.locked.has(w.req.ID) {
 		return s.slowAsk(ctx, &w)
 	}
 	o, err := s.asks.do(ctx, w)
@@ -65,7 +63,7 @@ func (s *Store) end(ctx context.Context, e *ending) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.holds.has(e.claim.ID) {
+	if s.locked.has(e.claim.ID) {
 		return s.slowEnd(ctx, e)
 	}
 	o, err := s.ends.do(ctx, write{end: e})
@@ -89,7 +87,7 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 		rec, next, err := s.standing(w.req, r)
 		if next == stepNone {
 			if err == nil {
-				err = s.firm(ctx, r, w.req.Owner)
+				err = s.ensureReplicated(ctx, r, w.req.Owner)
 			}
 			return rec, err
 		}
@@ -138,39 +136,35 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 		})
 		return ops[0].v.rec, ops[0].v.done, err
 	}
-	changed := func(values [][]byte) error {
-		var now row
-		err := now.scan(values[:len(columns)])
-		rec, ok = now.record(), true
-		return err
+	changed := func(before ...any) func(scanner) error {
+		return func(from scanner) error {
+			var now row
+			err := now.scan(from, columns, before...)
+			rec, ok = now.record(), true
+			return err
+		}
 	}
 	if next == stepPark {
-		lane := s.slow
-		if s.holds.has(r.ID) {
-			lane = s.held
+		l := s.slow
+		if s.locked.has(r.ID) {
+			l = s.lockedRows
 		}
-		err = s.alone(ctx, lane, func() []call {
-			c := call{statement: s.sql.park, row: changed}
-			c.params.raw(r.ID[:])
-			c.params.rawInt64(r.Fence)
-			return []call{c}
+		err = s.alone(ctx, l, func() []call {
+			return []call{{s.sql.park, []any{r.ID[:], r.Fence}, changed(new(bool))}}
 		})
 		if !lockedRow(err) {
 			return rec, ok, err
 		}
-		s.holds.found(r.ID) // a service's transaction has settled it late, and has not ended
+		s.locked.add(r.ID) // a service's transaction has settled it late, and has not ended
 		return r.record(), true, nil
 	}
 	err = s.onRow(ctx, s.slow, r.ID, func() []call {
-		c := call{row: changed}
 		again := *w
 		again.was = r.Fence
 		if w.job == nil {
-			c.statement, c.params = s.sql.regrant, packOne(with(claimed, was), &again)
-		} else {
-			c.statement, c.params = s.sql.reaccept, packOne(with(accepted, was), &again)
+			return []call{{s.sql.regrant, args(with(claimed, was), &again), changed()}}
 		}
-		return []call{c}
+		return []call{{s.sql.reaccept, args(with(accepted, was), &again), changed()}}
 	})
 	return rec, ok, err
 }
@@ -181,7 +175,7 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 		ok := false
 		err := s.onRow(ctx, s.slow, e.claim.ID, func() []call {
 			ok = false
-			return []call{{s.sql.endOne, packOne(ended, &write{end: e}), func([][]byte) error { ok = true; return nil }}}
+			return []call{{s.sql.endOne, args(ended, &write{end: e}), func(scanner) error { ok = true; return nil }}}
 		})
 		if err != nil {
 			return explain("settle", err)
@@ -201,7 +195,7 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 		}
 		if next, err := onEnding(e, r); next == stepNone {
 			if err == nil {
-				err = s.firm(ctx, r, store.Owner{})
+				err = s.ensureReplicated(ctx, r, store.Owner{})
 			}
 			return err
 		}
@@ -223,29 +217,23 @@ func (s *Store) readAlone(ctx context.Context, id store.ID) (r *row, err error) 
 
 // readCall reads the records of ids.
 func (s *Store) readCall(ids []store.ID, each func(*row)) call {
-	all := make([]row, 0, len(ids)) // their room
-	c := call{statement: s.sql.read, row: func(values [][]byte) error {
-		if len(all) == cap(all) {
-			all = make([]row, 0, len(ids))
+	return call{s.sql.read, []any{idsOf(ids)}, func(from scanner) error {
+		r := new(row)
+		err := r.scan(from, columns)
+		if r.damage != nil {
+			err = nil // a damaged record hides no other
 		}
-		all = append(all, row{})
-		r := &all[len(all)-1]
-		_ = r.scan(values) // it is r.damage, too, and hides no other
 		each(r)
-		return nil
+		return err
 	}}
-	c.params = idsOf(len(ids), func(i int) *store.ID { return &ids[i] })
-	return c
 }
 
-// idsOf are n IDs in one parameter.
-func idsOf(n int, id func(i int) *store.ID) (p params) {
-	p.buf = make([]byte, 0, 20+36*n)
-	p.array(pgtype.ByteaOID, n)
-	for i := range n {
-		p.bytes(id(i)[:])
+func idsOf(ids []store.ID) [][]byte {
+	all := make([][]byte, len(ids))
+	for i := range ids {
+		all[i] = ids[i][:]
 	}
-	return p
+	return all
 }
 
 // readRows reads the records of ids, which may repeat.
@@ -318,25 +306,21 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 // renew extends the leases of rows that are not locked, and returns their
 // fences.
 func (s *Store) renew(ctx context.Context, claims []store.Claim, lease time.Duration) (renewed map[store.ID]int64, err error) {
+	ids, fences := make([][]byte, len(claims)), make([]int64, len(claims))
+	for i := range claims {
+		ids[i], fences[i] = claims[i].ID[:], claims[i].Fence
+	}
 	err = s.alone(ctx, s.beat, func() []call {
 		renewed = make(map[store.ID]int64, len(claims))
-		c := call{statement: s.sql.extend, row: func(values [][]byte) error {
-			f := fields{values: values}
-			var id store.ID
-			f.digest(id[:])
-			renewed[id] = f.int64()
-			return f.err()
-		}}
-		c.params.array(pgtype.ByteaOID, len(claims))
-		for i := range claims {
-			c.params.bytes(claims[i].ID[:])
-		}
-		c.params.array(pgtype.Int8OID, len(claims))
-		for i := range claims {
-			c.params.int64(claims[i].Fence)
-		}
-		c.params.rawInt64(micros(lease))
-		return []call{c}
+		return []call{{s.sql.extend, []any{ids, fences, micros(lease)}, func(from scanner) error {
+			var id []byte
+			var fence int64
+			if err := from.Scan(&id, &fence); err != nil {
+				return err
+			}
+			renewed[store.ID(id)] = fence
+			return nil
+		}}}
 	})
 	return renewed, err
 }
@@ -372,35 +356,15 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	}
 	limit = min(limit, sweepChunk)
 	err = s.alone(ctx, s.sweeps, func() []call {
-		c := call{statement: s.sql.sweep, row: func(values [][]byte) error {
-			f := fields{values: values}
-			found := f.int64()
-			swept = store.Swept{Parked: int(f.int64()), Expired: int(f.int64()), Purged: int(f.int64()), More: found >= int64(limit)}
-			return f.err()
-		}}
-		c.params.rawInt64(int64(limit))
-		return []call{c}
+		return []call{{s.sql.sweep, []any{int64(limit)}, func(from scanner) error {
+			var found int
+			err := from.Scan(&found, &swept.Parked, &swept.Expired, &swept.Purged)
+			swept.More = found >= limit
+			return err
+		}}}
 	})
 	if err != nil {
 		return store.Swept{}, explain("sweep", err)
 	}
 	return swept, nil
-}
-
-func (p *params) raw(b []byte) {
-	p.begin()
-	p.buf = append(p.buf, b...)
-}
-
-func (p *params) rawBool(is bool) {
-	b := byte(0)
-	if is {
-		b = 1
-	}
-	p.raw([]byte{b})
-}
-
-func (p *params) rawInt64(n int64) {
-	p.begin()
-	p.buf = binary.BigEndian.AppendUint64(p.buf, uint64(n))
 }

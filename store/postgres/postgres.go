@@ -3,9 +3,9 @@
 // synchronous_commit on.
 //
 // With [stet.DoTx] the business writes and the record are one transaction: a
-// round trip to enter (the record, a try for the key's advisory lock), after which a
-// replay is done; the business statements, of which the first brings BEGIN; and one
-// to leave (the record, COMMIT). Nothing is left by a crash. In lease mode
+// round trip to enter (BEGIN, a try for the key's advisory lock, the record), after which a
+// replay is done; the business statements; and a round trip to leave (the record,
+// COMMIT). A crash leaves nothing. In lease mode
 // claims and settles are one statement each, and concurrent ones share
 // statements: what gathers while a batch is in flight goes out as the next.
 //
@@ -39,6 +39,8 @@ const (
 	maxBatch      = 256     // calls in one statement
 	maxBatchBytes = 8 << 20 // of results in one statement, unless it is one
 	batchTimeout  = 15 * time.Second
+
+	statementCache = 128 // statements on a connection of the store's own
 )
 
 // Options configure a Store. The zero value is usable.
@@ -74,42 +76,33 @@ type Options struct {
 // Store is a store.TxStore, store.Watcher, store.Sweeper and store.Browser in
 // PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	o           Options
-	n           names
-	sql         statements
-	pool        *pgxpool.Pool  // the service's, for RunTx
-	ours        bool           // Close closes pool
-	prepare     bool           // statements may be, on pool's connections
-	batched     bool           // and statements of the service's may be sent in batches
-	shared      atomic.Bool    // its sessions are; see ahead.go
-	own         *pgxpool.Pool  // the store's; its size is the sum of what may be in use
-	asks        batcher[write] // claims and acceptances
-	ends        batcher[write] // what follows on those, and waits for no row
-	reads       batcher[read]
-	confirms    batcher[struct{}] // see confirm
-	late        atomic.Int64      // writes whose callers have left
-	standbyWait standbyWait
-	slow        chan struct{} // a token for each connection of that use
-	works       chan struct{}
-	held        chan struct{}
-	looks       chan struct{}
-	beat        chan struct{}
-	sweeps      chan struct{}
-	holds       holds
-	listener    *listener
-	dueFrom     atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
-	replay      replayShare
-	company     company
-	groups      *semaphore.Weighted // of keys that groups have locked
-	durability  durability
-	closed      atomic.Bool
+	o                       Options
+	n                       names
+	sql                     statements
+	pool                    *pgxpool.Pool  // the service's, for RunTx
+	ours                    bool           // Close closes pool
+	own                     *pgxpool.Pool  // the store's; its size is the sum of what may be in use
+	asks                    batcher[write] // claims and acceptances
+	ends                    batcher[write] // what follows on those, and waits for no row
+	reads                   batcher[read]
+	confirms                batcher[struct{}] // see confirm
+	late                    atomic.Int64      // writes whose callers have left
+	standbyWait             standbyWait
+	slow, works, lockedRows limit // see connlimits.go
+	commits, beat, sweeps   limit
+	locked                  lockedKeys
+	listener                *listener
+	dueFrom                 atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
+	replay                  replayShare
+	groups                  *semaphore.Weighted // of keys that groups have locked
+	durability              durability
+	closed                  atomic.Bool
 
 	background context.Context // ends with the store
 	cancel     context.CancelFunc
 
 	groupKeys     int64         // the size of groups
 	commitTimeout time.Duration // of a commit, and of finding out about one
-	poolPatience  time.Duration // of a transaction that waits for a connection of pool
 	looked        func()        // for tests: a heartbeat has skipped locked rows
 }
 
@@ -159,13 +152,6 @@ func prepares(c *pgxpool.Config) bool {
 	return c.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// batches reports whether a statement comes to the same in a batch of pgx's. The
-// simple protocol has no arguments; and a tracer must not miss a statement.
-func batches(c *pgxpool.Config) bool {
-	_, traced := c.ConnConfig.Tracer.(pgx.BatchTracer)
-	return c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol && (traced || c.ConnConfig.Tracer == nil)
-}
-
 // New opens the store on the server of pool, from which RunTx takes its
 // connections. Everything else uses up to 2 × Writers + Readers + 14 connections
 // of the store's own, 8 more while commits wait for a standby, and for a moment every
@@ -200,7 +186,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	}
 	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
 	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n, o.TxOptions), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second, poolPatience: poolPatience}
+	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, commitTimeout: 10 * time.Second}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -217,13 +203,12 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.background, s.cancel = background, cancel
 	for _, b := range []*batcher[write]{&s.asks, &s.ends} {
-		*b = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, patience: batchTimeout, ctx: background}
+		*b = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, free: o.Writers, patience: batchTimeout, ctx: background}
 	}
-	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, even: true, lanes: o.Readers, patience: batchTimeout, ctx: background}
-	s.confirms = batcher[struct{}]{run: s.runConfirms, limit: math.MaxInt, most: math.MaxInt, bytes: 1, size: func(*struct{}) int { return 0 }, lanes: 1, patience: s.commitTimeout, ctx: background}
-	s.slow, s.works = make(chan struct{}, slowLanes), make(chan struct{}, workLanes)
-	s.held, s.looks = make(chan struct{}, heldLanes), make(chan struct{}, lookLanes)
-	s.beat, s.sweeps = make(chan struct{}, 1), make(chan struct{}, 1)
+	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, free: o.Readers, patience: batchTimeout, ctx: background}
+	s.confirms = batcher[struct{}]{run: s.runConfirms, limit: math.MaxInt, most: math.MaxInt, bytes: 1, size: func(*struct{}) int { return 0 }, free: 1, patience: s.commitTimeout, ctx: background}
+	s.slow, s.works, s.lockedRows = make(limit, slowConns), make(limit, workConns), make(limit, lockedConns)
+	s.commits, s.beat, s.sweeps = make(limit, commitConns), make(limit, 1), make(limit, 1)
 	s.listener = newListener(background, s)
 	s.durability.done = make(chan struct{})
 	go func() {
@@ -237,15 +222,19 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 
 // ownConfig is the configuration of the store's own connections.
 func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
-	config.MaxConns = int32(2*s.o.Writers + s.o.Readers + slowLanes + workLanes + heldLanes + lookLanes + onlyLanes + maxLate)
+	config.MaxConns = int32(2*s.o.Writers + s.o.Readers + slowConns + workConns + lockedConns + commitConns + singleConns + maxLate)
 	config.MinConns, config.MinIdleConns = 0, 0
 	// A try to connect takes a connection's place, also when its caller has given up waiting.
 	if t := config.ConnConfig.ConnectTimeout; t <= 0 || t > connectPatience {
 		config.ConnConfig.ConnectTimeout = connectPatience
 	}
-	// Nothing of the service's is called on them but what makes a connection.
+	// Of the service's callbacks only those are called that make a connection.
 	config.BeforeAcquire, config.PrepareConn, config.AfterRelease, config.BeforeClose = nil, nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
 	c := config.ConnConfig
+	c.DefaultQueryExecMode, c.StatementCacheCapacity, c.DescriptionCacheCapacity = pgx.QueryExecModeCacheStatement, statementCache, statementCache
+	if s.o.PgBouncer {
+		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
 	c.Tracer, c.OnNotification, c.AfterConnect, c.OnNotice = nil, nil, nil, onNotice
 	// A short time-out of the service's may strike while a connection is prepared, or hit
 	// the statement after that: prepareSession sets the store's own.

@@ -9,45 +9,41 @@ import (
 // row is a record as the server holds it, and what its clock said then.
 type row struct {
 	store.Record
-	now                                        moment
-	claimed, lease, settled, expires, forgotAt moment
-	noted                                      []byte // the notes, packed
-	replicated                                 bool   // commits wait for standbys there
-	damage                                     error  // why it cannot be read; then ID, Scope, Owner and Fence are what can be told
+	now        time.Time
+	lease      time.Time // when it ends
+	notes      []byte    // packed
+	replicated bool      // commits wait for standbys there
+	damage     error     // why it cannot be read; ID, Scope, Owner and Fence are set if they can be
+
+	read struct { // values that valid converts
+		id, scope, fingerprint, owner []byte
+		state                         int
+	}
 }
 
 // forgotten reports whether the record counts as none.
-func (r *row) forgotten() bool { return r.forgotAt != 0 && r.now >= r.forgotAt }
+func (r *row) forgotten() bool { return !r.ForgetAt.IsZero() && !r.now.Before(r.ForgetAt) }
 
 // lapsed reports whether the lease has run out.
-func (r *row) lapsed() bool { return r.State == store.Running && r.now >= r.lease }
+func (r *row) lapsed() bool { return r.State == store.Running && !r.now.Before(r.lease) }
 
 // record returns the record as it was at r.now.
 func (r *row) record() store.Record {
 	rec := r.Record
-	rec.ClaimedAt, rec.SettledAt = instant(r.claimed), instant(r.settled)
-	rec.ExpiresAt, rec.ForgetAt = instant(r.expires), instant(r.forgotAt)
-	rec.Notes = store.UnmarshalNotes(r.noted)
+	rec.Notes = store.UnmarshalNotes(r.notes)
 	if rec.State.Settled() {
 		rec.Work, rec.Outbox = nil, r.Work
 	}
 	if rec.State == store.Running {
-		rec.LeaseLeft = time.Duration(r.lease-r.now) * time.Microsecond
+		rec.LeaseLeft = r.lease.Sub(r.now)
 	}
-	if r.expires != 0 && r.now >= r.expires {
+	if !r.ExpiresAt.IsZero() && !r.now.Before(r.ExpiresAt) {
 		rec.Gone = true
 	}
 	if rec.Gone {
 		rec.Result = store.Result{}
 	}
 	return rec
-}
-
-func instant(t moment) time.Time {
-	if t == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(int64(t))
 }
 
 // step is what has to be done to a record.
@@ -135,5 +131,5 @@ func onEnding(e *ending, r *row) (step, error) {
 // came reports whether the record is settled with the outcome. A result that has
 // expired, by itself or by hand, may have been another.
 func (r *row) came(out store.Settlement) bool {
-	return r.State == out.State && r.now < r.expires && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
+	return r.State == out.State && r.now.Before(r.ExpiresAt) && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
 }

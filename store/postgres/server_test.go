@@ -3,12 +3,10 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -47,78 +45,6 @@ func TestContractIsKeptThroughPgBouncer(t *testing.T) {
 	}
 	t.Run("store", func(t *testing.T) { storetest.Run(t, h.Harness) })
 	t.Run("transactions", func(t *testing.T) { storetest.RunTx(t, h) })
-}
-
-// PgBouncer gives out process numbers of its own, also where nobody has told us of it.
-func TestOnlyADirectConnectionHasAProcessToItself(t *testing.T) {
-	server := rig.Postgres(t)
-	for _, direct := range []bool{true, false} {
-		pool := bounced(t, server)
-		if direct {
-			pool = database(t)
-		}
-		s := open(t, pool, Options{})
-		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-			var pid uint32
-			if err := c.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-				return err
-			}
-			for range 2 { // asked, and remembered
-				p, err := s.processOf(t.Context(), c.Conn())
-				if err != nil || (p != nil) != direct || p != nil && (p.pid != pid || len(p.start) != len("1700000000000000")) {
-					t.Errorf("direct %v: the process %d is said to be %+v, %v", direct, pid, p, err)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// The number of a process that has ended may be given to another one, which is neither
-// waited for nor ended.
-func TestProcessIsToldFromALaterOneOfItsNumber(t *testing.T) {
-	s := open(t, nil, Options{})
-	err := s.Pool().AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		p, err := s.processOf(t.Context(), c.Conn())
-		if err != nil || p == nil {
-			return fmt.Errorf("processOf: %+v, %w", p, err)
-		}
-		nothing := func(context.Context, *pgxpool.Conn) error { return nil }
-		earlier := &process{p.pid, "1700000000000000"}
-		for _, end := range []uint32{0, p.pid} {
-			if err := (&transaction{s: s, process: earlier}).endedNow(t.Context(), end, nothing); err != nil {
-				t.Errorf("an earlier process of this number (to be ended: %v): %v", end != 0, err)
-			}
-			if err := c.Ping(t.Context()); err != nil {
-				t.Fatalf("this one was ended: %v", err)
-			}
-		}
-		tx, err := c.Begin(t.Context())
-		if err != nil {
-			return err
-		}
-		if err := (&transaction{s: s, process: p, begun: time.Now()}).endedNow(t.Context(), 0, nothing); !errors.Is(err, errAtWork) {
-			t.Errorf("a process that is there: %v", err)
-		}
-		// A pooler gives the process of a client that is gone to another one.
-		gone := &transaction{s: s, process: p, begun: time.Now().Add(-time.Hour)}
-		if err := gone.endedNow(t.Context(), p.pid, nothing); err != nil {
-			t.Errorf("a transaction before the one that is there: %v", err)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Errorf("another client's transaction was ended: %v", err)
-		}
-		if err := (&transaction{s: s, process: p, begun: time.Now()}).endedNow(t.Context(), 0, nothing); err != nil {
-			t.Errorf("a process without a transaction: %v", err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestPreparingPoolIsRefusedThroughPgBouncer(t *testing.T) {

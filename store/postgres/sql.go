@@ -88,17 +88,7 @@ func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 // runTx is one try of RunTx.
 func (s *SQLStore[Tx]) runTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
-	// BEGIN takes a round trip of its own here. Meanwhile a settled record is found.
-	beginning, end := context.WithCancel(ctx)
-	defer end()
-	look := s.lookMeanwhile(req.ID, 0, end)
-	tx, b, err := s.start(beginning)
-	if rec, found := look.wait(ctx); found {
-		if err == nil {
-			go b.rollback()
-		}
-		return replayed(&req, rec)
-	}
+	tx, b, err := s.start(ctx)
 	if err != nil {
 		return store.Record{}, explain("begin", err)
 	}
@@ -214,29 +204,15 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 	if err != nil {
 		return rec, false, explain("begin", err)
 	}
-	rec, next, err := onClaim(t.req, r)
-	switch {
-	case err != nil:
-		return rec, false, err
-	case next == stepPark:
-		tx.rollback()
-		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
-		if err == nil && (!ok || freed(rec, next)) {
-			err = errLookAgain
+	rec, granted, err = t.admit(ctx, r, sqlQuery(ctx, tx), func(wait bool) {
+		if wait {
+			tx.rollback()
 		}
-		return rec, false, explain("park", err)
-	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
-		return rec, false, fmt.Errorf("postgres: this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
-	case next == stepNone:
-		return rec, false, explain("read", t.s.firm(ctx, r, t.req.Owner))
-	case t.fence <= 0:
-		rec, err = t.busy(ctx, sqlQuery(ctx, tx))
-		return rec, false, err
-	case r != nil && r.Fence >= t.fence:
-		return rec, false, explain("begin", errLookAgain)
+	})
+	if err != nil && !errors.Is(err, store.ErrMismatch) && !errors.Is(err, store.ErrNotDone) {
+		err = explain("begin", err)
 	}
-	t.old = r
-	return t.granted()
+	return rec, granted, err
 }
 
 // leaveSQL is transaction.leave over database/sql.
@@ -258,7 +234,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	}
 	var at time.Time
 	var ignored bool
-	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored, &ignored)
+	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored)
 	if isTaken(codeOf(err)) {
 		tx.rollback()
 		return t.lost(ctx)

@@ -51,10 +51,10 @@ func (s *Store) runConfirms(ctx context.Context, batch []*op[struct{}]) {
 	}
 }
 
-// firm returns nil if r can be returned as it is; who has asked under owner hears of
+// ensureReplicated returns nil if r can be returned as it is; who has asked under owner hears of
 // his claim by it. In flight, unknown or free to run anybody may hear of it: whatever
 // follows from that needs a commit.
-func (s *Store) firm(ctx context.Context, r *row, owner store.Owner) error {
+func (s *Store) ensureReplicated(ctx context.Context, r *row, owner store.Owner) error {
 	if !r.binding(owner) {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet/store"
 )
 
@@ -17,18 +16,17 @@ import (
 
 // statements are the SQL of a store, with its names put in.
 type statements struct {
-	insert, end, read, extend            *statement // for many at a time
-	insertOne, endFree, endOne, regrant  *statement // for one at a time
-	park, watch, sweep, confirm          *statement
-	browse, browseOpen, expire, replace  *statement // of operators
-	finish, finishClaim, commit, audible *statement // of transactions, on connections of the service's
+	insert, end, read, extend           *statement // for many at a time
+	insertOne, endFree, endOne, regrant *statement // for one at a time
+	park, watch, sweep, confirm         *statement
+	browse, browseOpen, expire, replace *statement // of operators
+	finish, audible                     *statement // of transactions, on connections of the service's
 
 	accept, acceptOne, reaccept, take, look, giveBack                  *statement // of accepted operations
 	cancel, cancelRun, save, strike, dueRun, dueAny, dueRelay, relayed *statement
 	takeFree, relayedFree                                              *statement
 
 	enter, load, rival, finishOld      *statement // of transactions; for pgx
-	ahead, begin                       *statement
 	enterGroup, finishGroup, tellGroup *statement
 }
 
@@ -150,31 +148,24 @@ var closing = change{params: ended, set: slices.Concat(withOutcome, assignments{
 // cancelling settles what waits to be run.
 var cancelling = change{params: ended, set: closing.set, where: "r.fence = e.fence AND r.state = {accepted}", returning: kept}
 
-// sqlFinishClaim is closing for one round trip with COMMIT: where there is nothing to
-// settle it fails, by which it keeps the transaction from being committed.
-var sqlFinishClaim = `WITH settled AS (` + closing.waiting() + `) SELECT 1 / count(*), ` + audible + ` FROM settled`
-
 // finishing writes the finished record of a transaction. If there is one already, it
 // fails, and the transaction with it.
 func finishing(e string) string {
 	return slices.Concat(of(finished[:len(finished)-len(outcome)]), withOutcome).insert(e)
 }
 
-// A caller that waits for the key holds the lock of e.waiters. What the session holds is the
-// transaction's from here on: a COMMIT may take long.
+// A caller that waits for the key holds the lock of e.waiters.
 var (
 	sqlFinish = finishing(one(finishedNew)) + sqlFinishedAt
 	// sqlFinishOld does so where there is a record that is free, if it still is as
 	// it was seen, or if the sweep has removed it since. Otherwise it fails.
 	sqlFinishOld = "WITH written AS (" + finishing(one(finishedOld)) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
 		" WHERE r.fence = $" + strconv.Itoa(len(finishedOld)) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt +
-		") SELECT max(settled_at), 1 / count(*) > 0, " + audible + ", true FROM written"
+		") SELECT max(settled_at), 1 / count(*) > 0, " + audible + " FROM written"
 )
 
 var sqlFinishedAt = fmt.Sprintf(" RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($%d::bigint) THEN pg_notify({channel}, encode(r.id, 'hex')) END) IS NULL, "+
-	audible+", num_nonnulls(pg_try_advisory_xact_lock($%d::bigint) AND pg_advisory_unlock($%[2]d::bigint), "+
-	"pg_try_advisory_xact_lock($%d::integer, $%d::integer) AND pg_advisory_unlock($%[3]d::integer, $%[4]d::integer)) > 0",
-	len(finished)+1, len(finished)+2, len(finished)+3, len(finished)+4)
+	audible, len(finished)+1)
 
 // excluded are the assignments of a record that is replaced by a finished one.
 func excluded() string {
@@ -208,14 +199,14 @@ const dead = `state = CASE WHEN r.run_due IS NOT NULL THEN {accepted} WHEN r.out
 
 var sqlPark = `
 UPDATE {records} r SET ` + dead + `
-WHERE r.id = $1 AND r.fence = $2 AND r.state = {running} AND r.lease_until <= statement_timestamp()
-RETURNING ` + selected(columns) + `, {notify}`
+WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = {running} AND r.lease_until <= statement_timestamp()
+RETURNING {notify}, ` + selected(columns)
 
 // sqlWatch asks for a notification. A row that is locked is about to
 // change, and is skipped.
 const sqlWatch = `
 WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state = {running} AND NOT r.watched
+	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = {running} AND NOT r.watched
 	FOR UPDATE SKIP LOCKED
 )
 UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
@@ -264,69 +255,59 @@ func filling(n names) func(string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-func newStatements(n names, o pgx.TxOptions) statements {
+func newStatements(n names) statements {
 	fill := filling(n)
-	make := func(name, sql string, oids ...uint32) *statement {
-		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
-	}
-	// Stores with other tables may use the same connections of the service's.
-	tables := fmt.Sprintf("_%016x", hash64("finish", n.schema, n.table))
-	claim := []uint32{oidBytes, oidInt64}
-	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInt64, oidInt64}
+	make := func(sql string) *statement { return &statement{sql: fill(sql)} }
 	takes := change{params: taking, set: toTaken, where: "r.owner <> e.owner AND " + takeable, returning: kept}
 	leaves := change{params: relayed, set: toRelayed, where: "r.fence = e.fence AND r.state IN ({completed}, {failed}) AND r.work IS NOT NULL", returning: "r.id"}
 	regrant := regranting(claimed, slices.Concat(toRunning), "1", "r.attempt + 1")
 	reaccept := regranting(accepted, slices.Concat(toWaiting, assignments{{"due_at", "NULL"}}), "0", "r.attempt")
 	return statements{
-		insert:    make("insert", inserting(toRunning, "1", unseenMany(claimed)), types(claimed, true)...),
-		insertOne: make("insert_one", inserting(toRunning, "1", unseenOne(claimed)), types(claimed, false)...),
-		regrant:   make("regrant", regrant.waiting(), types(regrant.params, false)...),
-		end:       make("end", closing.free(many(ended)), types(ended, true)...),
-		endFree:   make("end_free", closing.free(one(ended)), types(ended, false)...),
-		endOne:    make("end_one", closing.waiting(), types(ended, false)...),
-		read:      reading(make("read", sqlRead, oidBytesA)),
-		extend:    make("extend", extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)"), oidBytesA, oidInt64A, oidInt64),
-		park:      make("park", sqlPark, claim...),
-		watch:     make("watch", sqlWatch, claim...),
-		sweep:     make("sweep", sqlSweep, oidInt64),
-		confirm:   make("confirm", sqlConfirm),
+		insert:    make(inserting(toRunning, "1", unseenMany(claimed))),
+		insertOne: make(inserting(toRunning, "1", unseenOne(claimed))),
+		regrant:   make(regrant.waiting()),
+		end:       make(closing.free(many(ended))),
+		endFree:   make(closing.free(one(ended))),
+		endOne:    make(closing.waiting()),
+		read:      reading(make(sqlRead)),
+		extend:    make(extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)")),
+		park:      make(sqlPark),
+		watch:     make(sqlWatch),
+		sweep:     make(sqlSweep),
+		confirm:   make(sqlConfirm),
 
-		browse:     reading(make("browse", sqlBrowse, append([]uint32{oidBytes, oidBytes}, filter...)...)),
-		browseOpen: reading(make("browse_open", sqlBrowseOpen, append([]uint32{oidInt64}, filter...)...)),
-		expire:     make("expire", sqlExpire, claim...),
-		replace:    make("replace", sqlReplace, oidBytes, oidInt64, oidBytes),
+		browse:     reading(make(sqlBrowse)),
+		browseOpen: reading(make(sqlBrowseOpen)),
+		expire:     make(sqlExpire),
+		replace:    make(sqlReplace),
 
-		accept:      make("accept", inserting(toWaiting, "0", unseenMany(accepted)), types(accepted, true)...),
-		acceptOne:   make("accept_one", inserting(toWaiting, "0", unseenOne(accepted)), types(accepted, false)...),
-		reaccept:    make("reaccept", reaccept.waiting(), types(reaccept.params, false)...),
-		take:        make("take", takes.waiting(), types(taking, false)...),
-		takeFree:    make("take_free", takes.free(many(taking)), types(taking, true)...),
-		look:        reading(make("look", sqlLook, oidBytes)),
-		giveBack:    make("give_back", sqlGiveBack, oidBytes, oidInt64, oidInt64),
-		cancel:      make("cancel", cancelling.waiting(), types(ended, false)...),
-		cancelRun:   make("cancel_run", sqlCancelRun, claim...),
-		save:        make("save", saveSQL(true), oidBytes, oidInt64, oidBytes, oidBool),
-		strike:      make("strike", saveSQL(false), oidBytes, oidInt64, oidBytes),
-		dueRun:      make("due_run", dueSQL(sqlDueRun, "run_due"), oidInt64, oidInt64, oidTextA),
-		dueAny:      make("due_any", dueSQL(sqlDueAny, "run_due"), oidInt64, oidInt64, oidText),
-		dueRelay:    make("due_relay", dueSQL(sqlDueRelay, "relay_due"), oidInt64, oidInt64),
-		relayed:     make("relayed", leaves.waiting(), types(relayed, false)...),
-		relayedFree: make("relayed_free", leaves.free(many(relayed)), types(relayed, true)...),
+		accept:      make(inserting(toWaiting, "0", unseenMany(accepted))),
+		acceptOne:   make(inserting(toWaiting, "0", unseenOne(accepted))),
+		reaccept:    make(reaccept.waiting()),
+		take:        make(takes.waiting()),
+		takeFree:    make(takes.free(many(taking))),
+		look:        reading(make(sqlLook)),
+		giveBack:    make(sqlGiveBack),
+		cancel:      make(cancelling.waiting()),
+		cancelRun:   make(sqlCancelRun),
+		save:        make(saveSQL(true)),
+		strike:      make(saveSQL(false)),
+		dueRun:      make(dueSQL(sqlDueRun, "run_due")),
+		dueAny:      make(dueSQL(sqlDueAny, "run_due")),
+		dueRelay:    make(dueSQL(sqlDueRelay, "relay_due")),
+		relayed:     make(leaves.waiting()),
+		relayedFree: make(leaves.free(many(relayed))),
 
-		finish:      make("finish"+tables, sqlFinish, types(finishedNew, false)...),
-		finishOld:   make("finish_old"+tables, sqlFinishOld, types(finishedOld, false)...),
-		finishClaim: make("finish_claim"+tables, sqlFinishClaim, types(ended, false)...),
-		commit:      make("commit"+tables, "commit"),
-		audible:     make("audible"+tables, "SELECT "+audible),
+		finish:    make(sqlFinish),
+		finishOld: make(sqlFinishOld),
+		audible:   make("SELECT " + audible),
 
-		enter: make("enter", sqlEnter, oidInt64, oidInt32, oidInt32, oidBytes),
-		ahead: make("ahead"+tables, sqlAhead, oidInt64, oidInt32, oidInt32, oidBytes, oidInt64),
-		begin: make("begin"+tables+strings.ReplaceAll(string(o.IsoLevel), " ", "_"), beginning(o)),
-		load:  make("load", sqlLoad, oidBytes),
-		rival: make("rival", sqlRival, oidInt64, oidInt64, oidInt64, oidInt64),
+		enter: make(sqlEnter),
+		load:  make(sqlLoad),
+		rival: make(sqlRival),
 
-		enterGroup:  make("enter_group", sqlEnterGroup, oidInt64A, oidBytesA),
-		finishGroup: make("finish_group", finishing(many(finished))+" ORDER BY e.id RETURNING r.settled_at", types(finished, true)...),
-		tellGroup:   make("tell_group", sqlTellGroup, oidBytesA, oidInt64A),
+		enterGroup:  make(sqlEnterGroup),
+		finishGroup: make(finishing(many(finished)) + " ORDER BY e.id RETURNING r.settled_at"),
+		tellGroup:   make(sqlTellGroup),
 	}
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,6 @@ func counting(t *testing.T) (*Store, *trips) {
 	}
 	t.Cleanup(pool.Close)
 	s := open(t, pool, Options{})
-	s.poolPatience = time.Hour
 	execSQL(t, pool, "CREATE TABLE payments (id text)")
 	return s, of
 }
@@ -130,74 +130,54 @@ func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 		t.Errorf("a transaction over a record that was given back took %d round trips; want 3, as without one", n)
 	}
 
-	// A replay has begun no transaction.
+	// A replay waits for one round trip: its ROLLBACK is held back here.
 	for _, body := range []string{"", "another request"} {
+		release := make(chan struct{})
+		of.rollback.Store(&release)
 		before = of.n.Load()
 		replayed, err := pay("first", body)
 		if body == "" && (!replayed || err != nil) || body != "" && stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Fatalf("%q: %v, %v", body, replayed, err)
 		}
-		wait(t, s)
 		if n := of.n.Load() - before; n != 1 {
 			t.Errorf("%q: a replay took %d round trips; want 1", body, n)
 		}
+		close(release)
+		wait(t, s)
 	}
 }
 
-// Where a session is not to be had for itself, the answer to a replay does not wait for the rollback.
-func TestReplayDoesNotWaitForItsRollback(t *testing.T) {
+// Callers that get a stored outcome, a mismatch or "in flight" do not wait for the ROLLBACK.
+func TestAnswerDoesNotWaitForTheRollback(t *testing.T) {
 	s, of := counting(t)
-	s.shared.Store(true)
 	ran := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }
-	req := request("k")
-	for range 2 { // the second prepares nothing
-		if _, err := s.RunTx(t.Context(), req, keep, ran); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wait(t, s) // for the rollback of the second
-	release := make(chan struct{})
-	of.rollback.Store(&release)
-	rec, err := s.RunTx(t.Context(), req, keep, ran)
-	if err != nil || rec.State != store.Completed {
-		t.Errorf("%+v, %v", rec, err)
-	}
-	if s.Pool().Stat().AcquiredConns() != 1 {
-		t.Error("its transaction has ended already")
-	}
-	close(release)
-}
-
-// All connections of the service's are busy: a replay does not wait for them.
-func TestReplayDoesNotWaitForTheServicesConnections(t *testing.T) {
-	s, _ := counting(t)
-	ran := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }
-	req := request("k")
+	req, other, running := request("k"), request("k"), request("running")
+	other.Fingerprint = stet.NewFingerprint([]byte("something else"))
 	if _, err := s.RunTx(t.Context(), req, keep, ran); err != nil {
 		t.Fatal(err)
 	}
-	busy, err := s.Pool().Acquire(t.Context())
+	open, err := s.own.Begin(t.Context()) // another process's transaction
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer busy.Release()
-	s.poolPatience = time.Millisecond
-	req.Owner = store.NewOwner()
-	if rec, err := s.RunTx(t.Context(), req, keep, ran); err != nil || rec.State != store.Completed || string(rec.Result.Body) != "x" {
-		t.Errorf("%+v, %v", rec, err)
+	defer func() { _ = open.Rollback(context.Background()) }()
+	if _, err := open.Exec(t.Context(), sqlLock, s.locks(running.ID, running.Fingerprint).key); err != nil {
+		t.Fatal(err)
 	}
-	req.Fingerprint = stet.NewFingerprint([]byte("something else"))
-	if _, err := s.RunTx(t.Context(), req, keep, ran); err != store.ErrMismatch { //nolint:errorlint // as it is
-		t.Errorf("with another fingerprint: %v", err)
-	}
-	// What is new does wait.
-	entered := make(chan error, 1)
-	go func() {
-		_, err := s.RunTx(t.Context(), request("new"), keep, ran)
-		entered <- err
-	}()
-	busy.Release()
-	if err := <-entered; err != nil {
-		t.Error(err)
+	for name, c := range map[string]struct {
+		req  store.ClaimRequest
+		want store.State
+		err  error
+	}{"replay": {req, store.Completed, nil}, "mismatch": {other, store.Completed, store.ErrMismatch}, "in flight": {running, store.Running, nil}} {
+		wait(t, s)
+		release := make(chan struct{})
+		of.rollback.Store(&release)
+		if rec, err := s.RunTx(t.Context(), c.req, keep, never(t)); !errors.Is(err, c.err) || rec.State != c.want {
+			t.Errorf("%s: %+v, %v", name, rec, err)
+		}
+		if s.Pool().Stat().AcquiredConns() != 1 {
+			t.Errorf("%s: its transaction has ended already", name)
+		}
+		close(release)
 	}
 }

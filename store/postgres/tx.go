@@ -6,11 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet/store"
 )
@@ -52,12 +50,6 @@ func (s *Store) waitersLock(id store.ID) int64 {
 // pool and must not be ended by fn: tx.Commit is refused, and after tx.Rollback
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
-// BEGIN is sent with fn's first statement; if that is a savepoint, a COPY, has no arguments
-// and a semicolon, or goes through tx.Conn, before it, in a round trip of its own. Until then the
-// connection is idle for the server, and holds the key for its session:
-// idle_session_timeout counts. Where transactions share sessions (PgBouncer), and with
-// TxOptions that say more than the isolation level, BEGIN is sent before fn is called.
-//
 // ctx bounds entering; fn gets it as it is. A commit is not given up when ctx
 // ends. A commit whose reply was lost is looked up for 10 seconds, on another
 // connection, once the transaction has let go of the key.
@@ -77,7 +69,7 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 			return store.Record{}, errClosed
 		}
 		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), options: s.o.TxOptions}
-		rec, granted, err := t.enter(ctx, try)
+		rec, granted, err := t.enter(ctx)
 		switch {
 		case granted:
 			return t.run(ctx, rec, keep, fn)
@@ -102,32 +94,20 @@ type transaction struct {
 	s       *Store
 	req     *store.ClaimRequest
 	locks   locks
-	options pgx.TxOptions // of InTx, and of what looks ahead
-	begun   time.Time     // of InTx: it has begun by then
-	process *process      // of InTx: its end is that of the transaction; nil: the lock's
+	options pgx.TxOptions
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	fence   int64
 	claimed time.Time
 
-	session    bool // the key's lock is the session's; see lookAhead
-	published  bool // and so is that of the fingerprint
 	replicated bool // commits wait for standbys there
 	old        *row // the record that is to be replaced; nil if there is none
 }
 
 // enter begins the transaction. If it grants nothing, the transaction is over
 // and rec is the answer.
-func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, granted bool, err error) {
-	s := t.s
-	s.company.looking.Add(1)
-	defer s.company.looking.Add(-1)
-	if try == 1 {
-		if rec, found, err := s.lookTogether(ctx, t.req); found {
-			return rec, false, err
-		}
-	}
-	if rec, found, err := t.acquire(ctx); found || err != nil {
+func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool, err error) {
+	if t.conn, err = t.s.pool.Acquire(ctx); err != nil {
 		return rec, false, err
 	}
 	defer func() {
@@ -139,15 +119,26 @@ func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, gra
 	if err != nil {
 		return rec, false, err
 	}
+	return t.admit(ctx, r, pgxQuery(ctx, t.tx), func(wait bool) {
+		if wait {
+			t.abandon()
+		} else {
+			t.leaveBehind()
+		}
+	})
+}
+
+// admit decides about a transaction that has found r; it may be nil. If it grants nothing, the
+// transaction is over: end ends it, unless its caller does.
+func (t *transaction) admit(ctx context.Context, r *row, query queryRow, end func(wait bool)) (rec store.Record, granted bool, err error) {
 	rec, next, err := onClaim(t.req, r)
-	s.company.saw(rec.State.Settled())
 	switch {
 	case err != nil:
-		t.leaveBehind()
+		end(false)
 		return rec, false, err
 	case next == stepPark:
-		t.abandon()
-		rec, ok, err := s.change(ctx, &write{req: t.req}, r, next)
+		end(true)
+		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
 		if err == nil && (!ok || freed(rec, next)) {
 			err = errLookAgain
 		}
@@ -155,10 +146,12 @@ func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, gra
 	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
 		return rec, false, fmt.Errorf("this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
 	case next == stepNone:
-		t.leaveBehind()
-		return rec, false, s.firm(ctx, r, t.req.Owner)
+		end(false)
+		return rec, false, t.s.ensureReplicated(ctx, r, t.req.Owner)
 	case t.fence <= 0:
-		rec, err = t.busy(ctx, func(st *statement, args ...any) scanner { return t.conn.QueryRow(ctx, st.sql, args...) })
+		if rec, err = t.busy(ctx, query); err == nil || errors.Is(err, store.ErrMismatch) {
+			end(false)
+		}
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, errLookAgain
@@ -167,55 +160,22 @@ func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, gra
 	return t.granted()
 }
 
-// look reads the record and takes the key's lock, if it is free: ahead of the transaction, or
-// together with its beginning.
+// look begins the transaction, takes the key's lock if it is free, and reads the record, in one
+// round trip.
 func (t *transaction) look(ctx context.Context) (r *row, err error) {
-	s := t.s
-	if s.looksAhead() {
-		if r, err = t.lookAhead(ctx); err != nil || t.fence != sessionShared {
-			return r, err
-		}
-		s.shared.Store(true)
-	}
 	var b pgx.Batch
-	b.BeginTx(s.o.TxOptions)
-	b.Queue(s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
+	b.BeginTx(t.options)
+	b.Queue(t.s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
 	results := t.conn.SendBatch(ctx, &b)
 	t.tx = results.Tx()
-	r, err = t.read(results)
-	if cerr := results.Close(); err == nil {
-		err = cerr
+	if _, err = results.Exec(); err == nil {
+		r, err = scanRow(results.QueryRow(), pgx.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
 	}
+	err = cmp.Or(err, results.Close())
 	if sqlState(err) == codeNoStatement {
 		t.discard() // what was prepared has been discarded, and pgx does not know
 	}
 	return r, err
-}
-
-// read reads what came back from entering: by hand if it is in the binary format,
-// which most modes of a pool ask for.
-func (t *transaction) read(results pgx.BatchResults) (r *row, err error) {
-	if _, err := results.Exec(); err != nil {
-		return nil, err
-	}
-	rows, err := results.Query()
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	if !rows.Next() {
-		return nil, cmp.Or(rows.Err(), errDamaged)
-	}
-	if slices.ContainsFunc(rows.FieldDescriptions(), func(f pgconn.FieldDescription) bool { return f.Format != pgx.BinaryFormatCode }) {
-		return scanRow(rows, pgx.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
-	}
-	f := fields{values: rows.RawValues()}
-	t.fence, t.claimed, t.replicated = f.int64(), instant(f.time()), f.bool()
-	if f.err() != nil || f.values[0] == nil {
-		return nil, f.err()
-	}
-	r = new(row)
-	return r, r.scan(f.values)
 }
 
 // granted is the record to be, unless claims are refused.
@@ -259,18 +219,14 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	case r.Fingerprint != t.req.Fingerprint:
 		return r.record(), store.ErrMismatch
 	case r.State.Settled():
-		return r.record(), t.s.firm(ctx, r, t.req.Owner)
+		return r.record(), t.s.ensureReplicated(ctx, r, t.req.Owner)
 	}
 	return rec, errLookAgain
 }
 
-// leaveBehind is abandon for a transaction that has changed nothing and holds nothing
-// that anybody waits for: the answer does not wait for its end.
+// leaveBehind is abandon for a transaction that has changed nothing and holds no lock
+// that another caller waits for: its own caller does not wait for the ROLLBACK.
 func (t *transaction) leaveBehind() {
-	if t.tx == nil && !t.session {
-		t.abandon()
-		return
-	}
 	rest := *t
 	t.conn = nil
 	go rest.abandon()
@@ -283,9 +239,6 @@ func (t *transaction) abandon() {
 		return
 	}
 	c := t.conn.Conn().PgConn()
-	if t.session && !c.IsClosed() {
-		t.unlock()
-	}
 	if t.tx != nil && c.TxStatus() != 'I' {
 		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 		defer cancel()
@@ -309,25 +262,13 @@ func (t *transaction) discard() {
 
 // run calls fn and ends the transaction.
 func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Retention, fn function) (store.Record, error) {
-	tx, end, bad := t.handed(ctx)
-	defer end() // also when fn panics or calls runtime.Goexit
-	out, err := fn(ctx, &guarded{Tx: tx}, rec)
+	defer t.abandon() // also when fn panics or calls runtime.Goexit
+	out, err := fn(ctx, &userTx{t.tx}, rec)
 	if err != nil {
 		return rec, err
-	}
-	if err := bad(); err != nil {
-		return rec, fmt.Errorf("%w (nothing was committed)", err)
 	}
 	if !out.State.Settled() {
 		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
 	return t.leave(ctx, rec, &ending{claim: rec.Claim(), out: out, keep: keep})
 }
-
-// guarded keeps fn from ending the transaction.
-type guarded struct{ pgx.Tx }
-
-var errNotYours = errors.New("postgres: the transaction is committed when the function has returned; it must not commit it by itself")
-
-// Commit refuses.
-func (guarded) Commit(context.Context) error { return errNotYours }

@@ -20,20 +20,6 @@ SELECT CASE
 	ELSE 0 END, statement_timestamp(), ` + replicated + `, ` + selected(columns) + `
 FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
 
-// sqlAhead is sqlEnter for an own session ($5 is its process), before the transaction: it takes both
-// locks for the session, and none where a claim would not be granted. If only the
-// key's is free, what it returns for a fence is less than -2: as much as the fence is more than 0.
-var sqlAhead = `
-SELECT CASE
-	WHEN (r.state IN ({completed}, {failed}, {unknown}, {accepted}) OR r.state = {running} AND r.lease_until > statement_timestamp())
-		AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp()) THEN 0
-	WHEN pg_backend_pid() <> $5::bigint THEN -2
-	WHEN pg_try_advisory_lock($1::bigint) THEN
-		CASE WHEN pg_try_advisory_lock($2::integer, $3::integer) THEN nextval({fence}::regclass) ELSE -2 - nextval({fence}::regclass) END
-	WHEN pg_try_advisory_xact_lock_shared($2::integer, $3::integer) THEN -1
-	ELSE 0 END, ` + selected(columns) + `
-FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
-
 // sqlRival reports whether the transaction that has the key's lock has published
 // another fingerprint.
 const sqlRival = `

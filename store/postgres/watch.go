@@ -90,10 +90,7 @@ func (s *Store) watchTx(ctx context.Context, id store.ID) error {
 // mark asks for a notification when the run ends.
 func (s *Store) mark(ctx context.Context, id store.ID, fence int64) error {
 	return s.alone(ctx, s.slow, func() []call {
-		c := call{statement: s.sql.watch}
-		c.params.raw(id[:])
-		c.params.rawInt64(fence)
-		return []call{c}
+		return []call{{statement: s.sql.watch, args: []any{id[:], fence}}}
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stet-go/stet/store"
 )
 
@@ -47,7 +46,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	id, owner := req.ID, req.Owner
 	for range slowTries {
-		take := call{statement: s.sql.take, params: packOne(taking, &write{take: &req})}
+		take := call{statement: s.sql.take, args: args(taking, &write{take: &req})}
 		var r *row
 		err := s.onRow(ctx, s.works, id, lastOf(&r, take))
 		if err == nil && r == nil {
@@ -63,8 +62,8 @@ func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Reco
 			if err != nil || rec.State == store.Running {
 				return rec, explain("park", err)
 			}
-		case r.State != store.Accepted || r.Owner == owner || r.now < r.lease:
-			return r.record(), explain("take", s.firm(ctx, r, owner))
+		case r.State != store.Accepted || r.Owner == owner || r.now.Before(r.lease):
+			return r.record(), explain("take", s.ensureReplicated(ctx, r, owner))
 		}
 	}
 	return store.Record{}, explain("take", errContended)
@@ -76,9 +75,9 @@ func lastOf(r **row, calls ...call) func() []call {
 	return func() []call {
 		*r = nil
 		for i := range calls {
-			calls[i].row = func(values [][]byte) error {
+			calls[i].row = func(from scanner) error {
 				*r = new(row)
-				return (*r).scan(values)
+				return (*r).scan(from, allColumns)
 			}
 		}
 		return calls
@@ -87,9 +86,7 @@ func lastOf(r **row, calls ...call) func() []call {
 
 // look reads a record with what only a store.WorkStore and a store.OutboxStore keep; nil if there is none.
 func (s *Store) look(ctx context.Context, id store.ID) (r *row, err error) {
-	c := call{statement: s.sql.look}
-	c.params.raw(id[:])
-	err = s.alone(ctx, s.works, lastOf(&r, c))
+	err = s.alone(ctx, s.works, lastOf(&r, call{statement: s.sql.look, args: []any{id[:]}}))
 	return r, err
 }
 
@@ -105,30 +102,27 @@ func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if r == nil || r.forgotten() {
 		return store.Record{ID: id}, nil
 	}
-	return r.record(), explain("read", s.firm(ctx, r, store.Owner{}))
+	return r.record(), explain("read", s.ensureReplicated(ctx, r, store.Owner{}))
 }
 
 // affects executes a statement about a claim, and reports whether it has changed the
 // record. Its last parameter, if there is one, is a time from now.
-func (s *Store) affects(ctx context.Context, lane chan struct{}, st *statement, c store.Claim, d ...time.Duration) (ok bool, err error) {
-	err = s.onRow(ctx, lane, c.ID, func() []call {
+func (s *Store) affects(ctx context.Context, l limit, st *statement, c store.Claim, d ...time.Duration) (ok bool, err error) {
+	err = s.onRow(ctx, l, c.ID, func() []call {
 		ok = false
 		c := claimCall(st, c)
 		for _, d := range d {
-			c.params.rawInt64(micros(d))
+			c.args = append(c.args, micros(d))
 		}
-		c.row = func([][]byte) error { ok = true; return nil }
+		c.row = func(scanner) error { ok = true; return nil }
 		return []call{c}
 	})
 	return ok, err
 }
 
 // claimCall is a call whose first parameters are of a claim.
-func claimCall(st *statement, c store.Claim) call {
-	made := call{statement: st}
-	made.params.raw(c.ID[:])
-	made.params.rawInt64(c.Fence)
-	return made
+func claimCall(st *statement, c store.Claim, more ...any) call {
+	return call{statement: st, args: append([]any{c.ID[:], c.Fence}, more...)}
 }
 
 // Return implements store.WorkStore. It waits for a transaction that is about to
@@ -165,7 +159,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	}
 	out = store.Settlement{State: store.Failed, Result: out.Result, Gone: out.Gone}
 	e := &ending{claim: c, out: out, keep: keep}
-	cancel := call{statement: s.sql.cancel, params: packOne(ended, &write{end: e})}
+	cancel := call{statement: s.sql.cancel, args: args(ended, &write{end: e})}
 	for range slowTries {
 		var r *row
 		err := s.onRow(ctx, s.slow, c.ID, lastOf(&r, cancel, claimCall(s.sql.cancelRun, c)))
@@ -178,7 +172,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 		case err != nil:
 			return store.Record{}, explain("cancel", err)
 		case r.came(out) || r.State == store.Running && r.Cancelling:
-			return r.record(), explain("cancel", s.firm(ctx, r, store.Owner{}))
+			return r.record(), explain("cancel", s.ensureReplicated(ctx, r, store.Owner{}))
 		case r.State != store.Accepted && (r.State != store.Running || r.Work == nil):
 			return store.Record{}, store.ErrFenced
 		}
@@ -188,28 +182,23 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 
 // Save implements store.WorkStore.
 func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
-	save := claimCall(s.sql.save, c)
-	save.params.raw(notes.Marshal())
-	save.params.rawBool(repeatable)
-	return s.put(ctx, s.works, c.ID, save)
+	return s.put(ctx, s.works, c.ID, claimCall(s.sql.save, c, notes.Marshal(), repeatable))
 }
 
 // Strike implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
 func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
-	strike := claimCall(s.sql.strike, c)
-	strike.params.raw(notes.Marshal())
-	return s.put(ctx, s.slow, c.ID, strike)
+	return s.put(ctx, s.slow, c.ID, claimCall(s.sql.strike, c, notes.Marshal()))
 }
 
 // put executes a statement that writes notes.
-func (s *Store) put(ctx context.Context, lane chan struct{}, id store.ID, save call) error {
+func (s *Store) put(ctx context.Context, l limit, id store.ID, save call) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	saved := false
-	save.row = func([][]byte) error { saved = true; return nil }
-	err := s.onRow(ctx, lane, id, func() []call {
+	save.row = func(scanner) error { saved = true; return nil }
+	err := s.onRow(ctx, l, id, func() []call {
 		saved = false
 		return []call{save}
 	})
@@ -246,58 +235,46 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 // looks at 256 names under which something waits, and the next call at the next.
 func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if len(names) > 0 {
-		return s.handOut(ctx, s.sql.dueRun, limit, again, func(due *call) {
-			due.params.array(pgtype.TextOID, len(names))
-			for _, name := range names {
-				due.params.bytes([]byte(name))
-			}
-		})
+		return s.handOut(ctx, s.sql.dueRun, limit, again, []any{names})
 	}
-	return s.handOut(ctx, s.sql.dueAny, limit, again, func(due *call) {
-		var from []byte
-		if next := s.dueFrom.Swap(nil); next != nil {
-			from = []byte(*next)
-		}
-		due.params.raw(from)
-		each := due.row
-		due.row = func(values [][]byte) error {
-			if values[0] != nil {
-				next := string(values[0])
-				s.dueFrom.Store(&next)
-			}
-			if values[1] == nil {
-				return nil // that was all
-			}
-			return each(values[1:])
-		}
-	})
+	var from string
+	if next := s.dueFrom.Swap(nil); next != nil {
+		from = *next
+	}
+	var next *string
+	recs, err := s.handOut(ctx, s.sql.dueAny, limit, again, []any{from}, &next)
+	if next != nil {
+		s.dueFrom.Store(next)
+	}
+	return recs, err
 }
 
 // DueMessages implements store.OutboxStore. It is bounded like Due.
 func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
-	return s.handOut(ctx, s.sql.dueRelay, limit, again, func(*call) {})
+	return s.handOut(ctx, s.sql.dueRelay, limit, again, nil)
 }
 
-// handOut executes a statement that returns what is due, and makes it due again. What
-// else the statement needs is for more to add.
-func (s *Store) handOut(ctx context.Context, st *statement, limit int, again time.Duration, more func(*call)) (recs []store.Record, err error) {
+// handOut executes a statement that returns records that are due, and makes them due again. args are
+// more of its parameters, and before are scanned before the records.
+func (s *Store) handOut(ctx context.Context, st *statement, limit int, again time.Duration, args []any, before ...any) (recs []store.Record, err error) {
 	if err := ctx.Err(); err != nil || limit < 1 {
 		return nil, err
 	}
 	var bad []store.Claim
-	due := call{statement: st, row: func(values [][]byte) error {
+	due := call{st, append([]any{int64(min(limit, dueChunk)), micros(again)}, args...), func(from scanner) error {
 		var r row
-		if err := r.scan(values); err != nil {
+		err := r.scan(from, allColumns, before...)
+		switch {
+		case r.damage != nil:
 			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
-			return nil
+		case err != nil:
+			return err
+		case r.read.id != nil:
+			r.Cancelling = false // the run that takes it is told
+			recs = append(recs, r.record())
 		}
-		r.Cancelling = false // the run that takes it is told
-		recs = append(recs, r.record())
 		return nil
 	}}
-	due.params.rawInt64(int64(min(limit, dueChunk)))
-	due.params.rawInt64(micros(again))
-	more(&due)
 	err = s.alone(ctx, s.works, func() []call {
 		recs, bad = nil, nil
 		return []call{due}

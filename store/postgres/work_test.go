@@ -22,28 +22,15 @@ func taken(t testing.TB, s store.WorkStore) store.Record {
 	return mustTake(t, s, req.ID)
 }
 
-// way is one for a transaction to end: the outcome goes with COMMIT or not, and the
-// connection has a process of the server to itself, as far as can be known, or not.
-type way struct{ together, direct bool }
-
-var ways = []way{{true, true}, {true, false}, {false, true}, {false, false}}
-
-// finish is the end of a run in a transaction: the charge and the outcome, on a
-// connection that is cut at the commit.
-func finish(s *Store, c store.Claim, mode int32, how way) error {
+// finish ends a run in a transaction: the charge and the outcome, on a connection that is cut at
+// the commit.
+func finish(s *Store, c store.Claim, mode int32) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
-		if !how.direct {
-			tx.(*worked).conn.PgConn().CustomData()[ownProcess] = (*process)(nil)
-		}
 		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
 			return err
 		}
 		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
-		conn := tx.(*worked).conn
-		if !how.together {
-			conn = tx.Conn()
-		}
-		conn.PgConn().Conn().(*cutConn).mode.Store(mode)
+		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
 		return err
 	})
 }
@@ -53,10 +40,10 @@ func finish(s *Store, c store.Claim, mode int32, how way) error {
 func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
 	committed, tries := 0, 60
-	for try := range tries {
+	for range tries {
 		for _, mode := range []int32{replyLost, queryLost} {
 			rec := taken(t, s)
-			if err := finish(s, rec.Claim(), mode, ways[try%len(ways)]); err == nil {
+			if err := finish(s, rec.Claim(), mode); err == nil {
 				t.Fatal("a commit that was not answered: no error")
 			}
 			err := s.Return(t.Context(), rec.Claim(), 0)
@@ -81,9 +68,9 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
-	for _, how := range ways {
+	for range 2 {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), clientGone, how); err == nil {
+		if err := finish(s, rec.Claim(), clientGone); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -104,14 +91,14 @@ func TestInTxWaitsForALostCommitToEnd(t *testing.T) {
 		BEGIN PERFORM pg_sleep(0.3); EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(0.3); END; -- its client asks for that
 		RETURN NULL; END $$`)
 	execSQL(t, s.Pool(), `CREATE CONSTRAINT TRIGGER take_long AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION take_long()`)
-	for _, how := range ways {
+	for range 2 {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), replyLost, how); err == nil {
+		if err := finish(s, rec.Claim(), replyLost); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		locked := 0
 		if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE relation = 'charges'::regclass").Scan(&locked); err != nil || locked > 0 {
-			t.Errorf("%+v: InTx has returned, and the transaction is still there (%v)", how, err)
+			t.Errorf("InTx has returned, and the transaction is still there (%v)", err)
 		}
 	}
 }
@@ -180,7 +167,7 @@ func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for range 2 * workLanes {
+	for range 2 * workConns {
 		wg.Go(func() { _ = s.Return(ctx, rec.Claim(), 0) })
 		wg.Go(func() { _, _ = s.Cancel(ctx, rec.Claim(), completed("x"), keep) })
 	}

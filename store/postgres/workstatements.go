@@ -4,8 +4,8 @@ import "strings"
 
 // The statements of accepted operations and of messages.
 
-// kept are columns and bulk.
-var kept = selected(columns) + ", " + selected(bulk)
+// kept are columns with work and notes.
+var kept = selected(allColumns)
 
 // takeable is what is accepted and need not wait, or a dead run that may be repeated:
 // one that is due when its lease has run out.

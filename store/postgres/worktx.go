@@ -57,7 +57,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 			err = query(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
 		}
 		if err == nil {
-			return w.granted(fence, moment(at.UnixMicro())), nil
+			return w.granted(fence, at), nil
 		}
 		if !errors.Is(err, none) {
 			return fail(err)
@@ -70,7 +70,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 		switch next {
 		case stepNone:
 			if err == nil {
-				err = s.firm(ctx, r, req.Owner) // nothing is written by which the caller's commit would
+				err = s.ensureReplicated(ctx, r, req.Owner) // nothing is written by which the caller's commit would
 			}
 			return rec, err
 		case stepPark: // by itself, whatever becomes of the transaction

@@ -22,11 +22,9 @@ type write struct {
 	rec  store.Record // what came of it, unless it is an end; of a transaction, what it has claimed
 	done bool         // by the first statement
 
-	was       int64  // the fence of the record that it is to replace
-	waiters   int64  // the lock of those who wait for it
-	locks     *locks // that the session holds; see sessions
-	published bool
-	binding   bool // what came of it was read; see row.binding
+	was     int64 // the fence of the record that it is to replace
+	waiters int64 // the lock of those who wait for it
+	binding bool  // what came of it was read; see row.binding
 }
 
 // job is accepted work.
@@ -120,7 +118,7 @@ func (s *Store) runWrites(ctx context.Context, batch []*op[write]) {
 		return
 	}
 	if len(batch) == 1 && lockedRow(err) {
-		s.holds.found(*batch[0].v.id())
+		s.locked.add(*batch[0].v.id())
 	}
 	for _, o := range batch {
 		if len(batch) > 1 && answered(err) || lockedRow(err) {
@@ -253,42 +251,60 @@ func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (lef
 
 // fastCall is what writes of one kind have in common.
 func (s *Store) fastCall(k kind, ops []*op[write]) call {
-	named := func(values [][]byte) error {
-		if o := find(ops, values[0]); o != nil {
-			o.v.done = true
+	var id []byte
+	named := func(before ...any) func(scanner) error {
+		return func(from scanner) error {
+			err := from.Scan(append([]any{&id}, before...)...)
+			if o := find(ops, id); o != nil {
+				o.v.done = true
+			}
+			return err
 		}
-		return nil
 	}
 	switch k {
 	case settling:
-		return call{some(ops, s.sql.endFree, s.sql.end), pack(ended, ops), named}
+		return batched(ended, ops, s.sql.endFree, s.sql.end, named(new(bool)))
 	case relaying:
-		return call{s.sql.relayedFree, packMany(relayed, ops), named}
+		return batched(relayed, ops, nil, s.sql.relayedFree, named())
 	case takes:
-		return call{s.sql.takeFree, packMany(taking, ops), func(values [][]byte) error {
+		return batched(taking, ops, nil, s.sql.takeFree, func(from scanner) error {
 			var r row
-			err := r.scan(values)
-			if o := find(ops, r.ID[:]); o != nil {
+			err := r.scan(from, allColumns)
+			if o := find(ops, r.read.id); o != nil {
 				o.v.done, o.v.rec, o.err = true, r.record(), err
 			}
-			return nil
-		}}
+			return err
+		})
 	}
-	c := call{row: func(values [][]byte) error {
-		f := fields{values: values}
-		o := find(ops, f.next(len(store.ID{})))
+	var fence int64
+	var at time.Time
+	inserted := func(from scanner) error {
+		if err := from.Scan(&id, &fence, &at); err != nil {
+			return err
+		}
+		o := find(ops, id)
 		if o == nil {
 			return errDamaged
 		}
-		o.v.done, o.v.rec = true, o.v.granted(f.int64(), f.time())
-		return f.err()
-	}}
-	if k == accepting {
-		c.statement, c.params = some(ops, s.sql.acceptOne, s.sql.accept), pack(accepted, ops)
-	} else {
-		c.statement, c.params = some(ops, s.sql.insertOne, s.sql.insert), pack(claimed, ops)
+		o.v.done, o.v.rec = true, o.v.granted(fence, at)
+		return nil
 	}
-	return c
+	if k == accepting {
+		return batched(accepted, ops, s.sql.acceptOne, s.sql.accept, inserted)
+	}
+	return batched(claimed, ops, s.sql.insertOne, s.sql.insert, inserted)
+}
+
+// batched is a call with the parameters of ops: of one if there is a statement for one.
+func batched(list []param, ops []*op[write], one, many *statement, row func(scanner) error) call {
+	if len(ops) == 1 && one != nil {
+		return call{one, args(list, &ops[0].v), row}
+	}
+	writes := make([]*write, len(ops))
+	for i, o := range ops {
+		writes[i] = &o.v
+	}
+	return call{many, arrays(list, writes), row}
 }
 
 // find returns the op of id among ops, which are sorted by it.
@@ -301,19 +317,11 @@ func find(ops []*op[write], id []byte) *op[write] {
 }
 
 // granted is the record of a claim or an acceptance that was inserted.
-func (w *write) granted(fence int64, at moment) store.Record {
+func (w *write) granted(fence int64, at time.Time) store.Record {
 	rec := store.Record{ID: w.req.ID, Scope: w.req.Scope, Label: w.req.Label, State: store.Running, Fingerprint: w.req.Fingerprint, Owner: w.req.Owner,
-		Fence: fence, Attempt: 1, LeaseLeft: w.req.Lease, ClaimedAt: instant(at)}
+		Fence: fence, Attempt: 1, LeaseLeft: w.req.Lease, ClaimedAt: at}
 	if w.job != nil {
 		rec.State, rec.Attempt, rec.LeaseLeft = store.Accepted, 0, 0
 	}
 	return rec
-}
-
-// some chooses the statement for one op or for many.
-func some(ops []*op[write], one, many *statement) *statement {
-	if len(ops) == 1 {
-		return one
-	}
-	return many
 }

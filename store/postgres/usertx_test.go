@@ -89,69 +89,6 @@ var pgxTx = map[string]func(ctx context.Context, tx pgx.Tx, sql string, args ...
 	},
 }
 
-const stateOf = "SELECT state::integer FROM stet.records WHERE id = $1::bytea"
-
-// A statement after SettleTx finds the record settled, by whatever way it goes.
-func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
-	t.Parallel()
-	s := ledger(t, Options{})
-	for name, query := range pgxTx {
-		rec := taken(t, s)
-		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			if err := s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep); err != nil {
-				return err
-			}
-			got, err := query(ctx, tx, stateOf, rec.ID[:])
-			if err == nil && got != int(store.Completed) {
-				t.Errorf("%s finds the state %d", name, got)
-			}
-			return err
-		})
-		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed || string(now.Result.Body) != "x" {
-			t.Errorf("%s: %v, and the record is %+v", name, err, now)
-		}
-	}
-}
-
-// The same for a savepoint and a connection that were had before.
-func TestEarlierHandlesSeeTheOutcome(t *testing.T) {
-	t.Parallel()
-	s := ledger(t, Options{})
-	for _, by := range []string{"savepoint", "connection", "large objects"} {
-		rec := taken(t, s)
-		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			var query interface {
-				QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-			}
-			switch by {
-			case "savepoint":
-				inner, err := tx.Begin(ctx)
-				if err != nil {
-					return err
-				}
-				query = inner
-			case "connection":
-				query = tx.Conn()
-			default:
-				objects := tx.LargeObjects()
-				if _, err := objects.Create(ctx, 0); err != nil {
-					return err
-				}
-				query = tx
-			}
-			var got int
-			err := errors.Join(s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep), query.QueryRow(ctx, stateOf, rec.ID[:]).Scan(&got))
-			if err == nil && got != int(store.Completed) {
-				t.Errorf("%s finds the state %d", by, got)
-			}
-			return err
-		})
-		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed {
-			t.Errorf("%s: %v, and the record is %+v", by, err, now)
-		}
-	}
-}
-
 // stale is a claim that somebody else has overtaken.
 func stale(t testing.TB, s *Store) store.Claim {
 	t.Helper()
@@ -163,50 +100,27 @@ func stale(t testing.TB, s *Store) store.Claim {
 	return c
 }
 
-// A stale outcome is told at the latest by InTx, and keeps everything from being
-// committed, whatever fn makes of it.
+// A stale outcome is an error of SettleTx, after which nothing is committed.
 func TestStaleOutcomeCommitsNothing(t *testing.T) {
 	t.Parallel()
 	s := ledger(t, Options{})
 	settled := taken(t, s).Claim()
 	mustSettle(t, s, settled, "x")
-	ways := map[string]func(context.Context, pgx.Tx, store.Claim) error{
-		"at the end": func(context.Context, pgx.Tx, store.Claim) error { return nil },
-		"and a second one": func(ctx context.Context, tx pgx.Tx, c store.Claim) error {
-			if err := s.SettleTx(ctx, tx, settled, completed("x"), keep); !errors.Is(err, store.ErrFenced) {
-				t.Errorf("a second SettleTx: %v", err)
+	for what, c := range map[string]store.Claim{"stale": stale(t, s), "settled": settled, "never claimed": {ID: request("never").ID, Fence: 1}} {
+		was := mustRead(t, s, c.ID)
+		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := charge(ctx, tx, store.Record{}); err != nil {
+				return err
 			}
-			return nil
-		},
-	}
-	for name, query := range pgxTx {
-		ways["and "+name] = func(ctx context.Context, tx pgx.Tx, c store.Claim) error {
-			if _, err := query(ctx, tx, stateOf, c.ID[:]); err == nil {
-				t.Errorf("%s: no error", name)
-			} else if name != "Conn" && name != "LargeObjects" && !errors.Is(err, store.ErrFenced) {
-				t.Errorf("%s: %v", name, err)
-			}
-			return nil
+			return s.SettleTx(ctx, tx, c, completed("x"), keep)
+		})
+		if !errors.Is(err, store.ErrFenced) {
+			t.Errorf("%s: %v; want ErrFenced", what, err)
+		}
+		if now := mustRead(t, s, c.ID); charges(t, s) != 0 || now.State != was.State || now.Fence != was.Fence {
+			t.Fatalf("%s: %d charges, and the record is %+v", what, charges(t, s), now)
 		}
 	}
-	for name, then := range ways {
-		for what, c := range map[string]store.Claim{"stale": stale(t, s), "settled": settled, "unheard of": {ID: request("never").ID, Fence: 1}} {
-			was := mustRead(t, s, c.ID)
-			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-				if _, err := charge(ctx, tx, store.Record{}); err != nil {
-					return err
-				}
-				return errors.Join(s.SettleTx(ctx, tx, c, completed("x"), keep), then(ctx, tx, c))
-			})
-			if !errors.Is(err, store.ErrFenced) {
-				t.Errorf("%s, %s: %v; want ErrFenced", what, name, err)
-			}
-			if now := mustRead(t, s, c.ID); charges(t, s) != 0 || now.State != was.State || now.Fence != was.Fence {
-				t.Fatalf("%s, %s: %d charges, and the record is %+v", what, name, charges(t, s), now)
-			}
-		}
-	}
-	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
 }
 
 // The engine tells it as its own kind of error, as it does where SettleTx tells it.
@@ -354,31 +268,24 @@ func TestTracerMissesNoStatement(t *testing.T) {
 	}
 }
 
-// What goes out together, and no more: an end of a run takes two round trips, and
-// one that does nothing none.
-func TestInTxTakesTwoRoundTrips(t *testing.T) {
+// BEGIN; the statement; the outcome; COMMIT.
+func TestInTxTakesFourRoundTrips(t *testing.T) {
 	t.Parallel()
 	s, _ := frail(t, 10*time.Second)
-	var conn *cutConn
 	for try := range 3 { // at first, statements are prepared
-		for want, fn := range map[int32]func(context.Context, pgx.Tx) error{
-			0: func(context.Context, pgx.Tx) error { return nil },
-			2: func(ctx context.Context, tx pgx.Tx) error {
-				if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ($1)", "x"); err != nil {
-					return err
-				}
-				return s.SettleTx(ctx, tx, taken(t, s).Claim(), completed("x"), keep)
-			},
-		} {
-			var before int32
-			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-				conn = tx.(*worked).conn.PgConn().Conn().(*cutConn)
-				before = conn.writes.Load()
-				return fn(ctx, tx)
-			})
-			if got := conn.writes.Load() - before; err != nil || try == 2 && got != want {
-				t.Errorf("%d round trips, %v; want %d", got, err, want)
+		rec := taken(t, s)
+		var conn *cutConn
+		var before int32 // BEGIN has been sent
+		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			conn = tx.Conn().PgConn().Conn().(*cutConn)
+			before = conn.writes.Load()
+			if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ($1)", "x"); err != nil {
+				return err
 			}
+			return s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep)
+		})
+		if got := conn.writes.Load() - before; err != nil || try == 2 && got != 3 {
+			t.Errorf("%d round trips after BEGIN, %v; want 3", got, err)
 		}
 	}
 }

@@ -225,7 +225,7 @@ func TestHeldKeyIsHadWhenItIsFree(t *testing.T) {
 			}()
 			go func() { settles <- s.Settle(context.Background(), ran.Claim(), completed("x"), keep) }()
 		}
-		for !s.holds.has(req.ID) || !s.holds.has(ran.ID) {
+		for !s.locked.has(req.ID) || !s.locked.has(ran.ID) {
 			if err := t.Context().Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +278,7 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 			t.Fatal(t.Context().Err())
 		}
 	}
-	if n := s.holds.n.Load(); n > 0 {
+	if n := s.locked.n.Load(); n > 0 {
 		t.Errorf("%d keys are taken for held", n)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {

@@ -103,7 +103,7 @@ func (s *Store) anyWaits() (waits bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.background, connectPatience)
 	defer cancel()
-	w.err = s.inLane(ctx, s.looks, func() error {
+	w.err = s.limited(ctx, s.commits, func() error {
 		c, err := s.own.Acquire(ctx)
 		if err != nil {
 			return err
@@ -133,13 +133,13 @@ func (p *presence) guard(calls []call) []call {
 		if c.row == nil {
 			continue
 		}
-		guarded[i].row = func(values [][]byte) error {
+		guarded[i].row = func(row scanner) error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.left {
 				return nil
 			}
-			return c.row(values)
+			return c.row(row)
 		}
 	}
 	return guarded
