@@ -27,7 +27,7 @@ const (
 
 	// maxSweepRest bounds the rest after a step: a step that was slow because
 	// it queued must not put off the next, and with it promise 9.
-	maxSweepRest = 100 * time.Millisecond
+	maxSweepPause = 100 * time.Millisecond
 )
 
 // Engine runs operations at most once over a store. It is safe for concurrent
@@ -42,15 +42,15 @@ type Engine struct {
 	sealer   sealer
 	errors   errorLog
 
-	flights   flights
-	bells     bells
-	keeper    keeper
-	cuts      cuts
-	orphans   orphans
-	waiters   atomic.Int64
-	forsaken  atomic.Int64
-	followers atomic.Int64
-	epoch     atomic.Pointer[epoch]
+	inFlight   inFlightCalls
+	ends       endSignals
+	renewer    leaseRenewer
+	cuts       leaseCuts
+	lostClaims lostClaims
+	waiters    atomic.Int64
+	finishing  atomic.Int64
+	followers  atomic.Int64
+	sharedEnd  atomic.Pointer[sharedEnd]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -86,7 +86,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ps.outside(s, o.Encryption); err != nil {
+	if err := ps.checkOutside(s, o.Encryption); err != nil {
 		return nil, err
 	}
 	o.MaxWaiters = cmp.Or(o.MaxWaiters, defaultMaxWaiters)
@@ -97,7 +97,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	e.outbox, _ = store.As[store.OutboxStore](s)
 	e.watcher, _ = store.As[store.Watcher](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.keeper.init(e)
+	e.renewer.init(e)
 	e.cuts.waiting, e.cuts.turn = make(map[time.Duration]*cutting), make(chan struct{}, 1)
 	if sweeper, ok := store.As[store.Sweeper](s); ok && o.SweepEvery > 0 {
 		e.background(func(ctx context.Context) { e.sweepLoop(ctx, sweeper) })
@@ -130,7 +130,7 @@ func (e *Engine) background(f func(context.Context)) bool {
 }
 
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
-	e.bells.ring(ev)
+	e.ends.signal(ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}
@@ -159,20 +159,20 @@ func (e *Engine) Policy(class string) (Policy, bool) {
 }
 
 // ticket is a call on its way in.
-type ticket struct {
-	op       Op
-	p        *Policy
-	req      store.ClaimRequest
-	deadline time.Time // of waiting; zero: do not wait
-	resent   bool      // a claim was sent more than once
-	taken    bool      // by Take
-	repeats  bool      // see Item.Repeatable
-	patience time.Time // of following other calls; zero: it has not followed yet
-	asked    time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
+type request struct {
+	op          Op
+	p           *Policy
+	req         store.ClaimRequest
+	deadline    time.Time // of waiting; zero: do not wait
+	resent      bool      // a claim was sent more than once
+	taken       bool      // by Take
+	repeats     bool      // see Item.Repeatable
+	followUntil time.Time // of following other calls; zero: it has not followed yet
+	claimSentAt time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
 }
 
 // ticket is that of an operation, or says what is wrong with it.
-func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
+func (e *Engine) newRequest(ctx context.Context, op Op) (*request, error) {
 	if e.ctx.Err() != nil {
 		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
@@ -194,10 +194,10 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 		return nil, err
 	}
 	id := e.ID(op.Scope, op.Key)
-	if e.within(ctx, id) {
+	if e.nested(ctx, id) {
 		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
 	}
-	t := &ticket{op: op, p: p, req: store.ClaimRequest{
+	t := &request{op: op, p: p, req: store.ClaimRequest{
 		ID:          id,
 		Scope:       store.DigestScope(e.o.Namespace, op.Scope),
 		Fingerprint: op.Fingerprint,
@@ -213,9 +213,9 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 }
 
 // within reports whether ctx belongs to a run of the same operation that goes on.
-func (e *Engine) within(ctx context.Context, id store.ID) bool {
-	for r := FromContext(ctx); r != nil; r = r.around() {
-		if r.rec.ID == id && r.goesOn() && e.shares(r.e) {
+func (e *Engine) nested(ctx context.Context, id store.ID) bool {
+	for r := FromContext(ctx); r != nil; r = r.outer() {
+		if r.rec.ID == id && r.isRunning() && e.shares(r.e) {
 			return true
 		}
 	}
@@ -235,12 +235,12 @@ func (e *Engine) shares(other *Engine) bool {
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.
 func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
-	t, err := e.ticket(ctx, op)
+	t, err := e.newRequest(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	var run *Lease
-	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
+	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
 		en, err := e.enter(ctx, t, e.claim)
 		if err == nil && en.granted {
 			run, err = e.newRun(ctx, t, f, en.rec)
@@ -257,7 +257,7 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 }
 
 // replay returns the run of an outcome that stands.
-func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Lease, error) {
+func (e *Engine) replay(ctx context.Context, t *request, rec store.Record) (*Lease, error) {
 	if rec.Gone {
 		e.observe(ctx, t.event(observe.Expired, rec, nil))
 		return nil, &Error{Kind: KindExpired, Execution: executed(rec)}
@@ -275,7 +275,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 	return &Lease{Run: run, ForgottenAt: rec.ForgetAt}, nil
 }
 
-func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {
+func (t *request) event(kind observe.Kind, rec store.Record, err error) observe.Event {
 	return observe.Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
 }
 
@@ -316,8 +316,57 @@ func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, e
 			sum.More = false
 			return sum, failed
 		}
-		if !got.More || time.Since(began) > e.o.SweepEvery || !timer.Sleep(ctx, min((sweepShare-1)*time.Since(step), maxSweepRest)) {
+		if !got.More || time.Since(began) > e.o.SweepEvery || !timer.Sleep(ctx, min((sweepShare-1)*time.Since(step), maxSweepPause)) {
 			return sum, failed
 		}
 	}
+}
+
+// joined is a context that ends with one context and has the values of another.
+type runContext struct {
+	context.Context                 // when it ends, and why
+	values          context.Context // of the caller
+	run             *Run            // found by FromContext; nil in a store call
+	deadline        time.Time       // zero: that of Context
+}
+
+// Value looks at the ending context first, because there the context package
+// finds what it needs to make children without a goroutine each.
+func (j *runContext) Value(key any) any {
+	if _, ok := key.(runKey); ok && j.run != nil {
+		return j.run
+	}
+	if v := j.Context.Value(key); v != nil {
+		return v
+	}
+	return j.values.Value(key)
+}
+
+// Deadline returns when the context ends at the latest.
+func (j *runContext) Deadline() (time.Time, bool) {
+	if !j.deadline.IsZero() {
+		return j.deadline, true
+	}
+	return j.Context.Deadline()
+}
+
+// epoch is a context that all store calls of some time share as their end.
+type sharedEnd struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	ends   time.Time
+}
+
+// storeContext returns the context of a store call: it has the values of ctx and
+// ends StoreTimeout from now, or up to half as much later. Sharing that end
+// spares each call a timer.
+func (e *Engine) storeContext(ctx context.Context) context.Context {
+	now := time.Now()
+	ep := e.sharedEnd.Load()
+	if ep == nil || ep.ends.Sub(now) < e.o.StoreTimeout {
+		ep = &sharedEnd{ends: now.Add(e.o.StoreTimeout + e.o.StoreTimeout/2)}
+		ep.ctx, ep.cancel = context.WithDeadline(context.Background(), ep.ends)
+		e.sharedEnd.Store(ep) // the one before ends by itself
+	}
+	return &runContext{Context: ep.ctx, values: ctx}
 }

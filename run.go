@@ -25,19 +25,19 @@ type Run struct {
 	replayed      bool
 	transactional bool
 	resent        bool // its claim was sent more than once
-	f             *flight
+	f             *inFlight
 	ctx           context.Context
 	cancel        context.CancelCauseFunc
 	begun         time.Time
 
-	mu      sync.Mutex
-	ended   bool
-	nothing bool
-	unknown bool
-	still   time.Duration       // how long an unknown effect may take yet
-	doubts  map[string]struct{} // steps that were begun, to run once, and whose end is not noted
+	mu        sync.Mutex
+	ended     bool
+	nothing   bool
+	unknown   bool
+	still     time.Duration       // how long an unknown effect may take yet
+	openSteps map[string]struct{} // steps that were begun, to run once, and whose end is not noted
 
-	lost       error // why the result was not kept
+	discarded  error // why the result was not kept
 	outbox     []Message
 	outboxSize int
 	committing bool // nothing can be emitted any more
@@ -45,7 +45,7 @@ type Run struct {
 	taken      bool   // by Take
 	repeatable bool   // see Item
 	namespace  []byte // that it was accepted in; nil is the engine's
-	book       notebook
+	steps      stepState
 }
 
 // Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
@@ -73,7 +73,7 @@ type Lease struct {
 }
 
 // forgotten is Lease.ForgottenAt of a run.
-func (t *ticket) forgotten(rec store.Record) time.Time {
+func (t *request) forgotten(rec store.Record) time.Time {
 	if rec.ClaimedAt.IsZero() {
 		return time.Time{}
 	}
@@ -92,15 +92,15 @@ func FromContext(ctx context.Context) *Run {
 // newRun makes the run of a granted claim, which f has from now on. The keeper ends the
 // run's context at its deadline, too; if the engine was closed meanwhile, the claim is
 // given back.
-func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
-	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
+func (e *Engine) newRun(ctx context.Context, t *request, f *inFlight, rec store.Record) (*Lease, error) {
+	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.claimSentAt, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}
 	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
-	e.flights.runs(f, r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease))
-	if e.keeper.start() {
+	e.inFlight.startRun(f, r.Run, t.claimSentAt.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease))
+	if e.renewer.start() {
 		return r, nil
 	}
 	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, r.Release(ctx, Again{Uncounted: true}))
@@ -118,7 +118,7 @@ func (r *Run) settling() bool {
 }
 
 // goesOn reports whether the run's handler may still be at work.
-func (r *Run) goesOn() bool {
+func (r *Run) isRunning() bool {
 	if r.transactional {
 		return r.ctx.Err() == nil
 	}
@@ -126,8 +126,8 @@ func (r *Run) goesOn() bool {
 }
 
 // around returns the run that this one was begun in, or nil.
-func (r *Run) around() *Run {
-	if j, ok := r.ctx.(*joined); ok {
+func (r *Run) outer() *Run {
+	if j, ok := r.ctx.(*runContext); ok {
 		return FromContext(j.values)
 	}
 	return nil
@@ -136,7 +136,7 @@ func (r *Run) around() *Run {
 // setContext makes the context of a run that takes its values from ctx and ends
 // with end, or when the run is cancelled.
 func (r *Run) setContext(ctx, end context.Context) {
-	j := &joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
+	j := &runContext{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
 	j.Context, r.cancel = context.WithCancelCause(end)
 	r.ctx = j
 }
@@ -212,7 +212,7 @@ func (r *Run) Declared() Execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.unknown || len(r.doubts) > 0:
+	case r.unknown || len(r.openSteps) > 0:
 		return MayHaveExecuted
 	case r.nothing:
 		return NotExecuted
@@ -239,15 +239,15 @@ func (r *Lease) Park(ctx context.Context) error {
 	still := r.still
 	r.mu.Unlock()
 	r.finish(entry{}) // no heartbeat from now on
-	r.e.keeper.quiet(r.p.Lease)
+	r.e.renewer.waitForRenewal(r.p.Lease)
 	leave := func(ctx context.Context) error {
 		if err := r.unrepeatable(ctx); err != nil {
 			return err
 		}
-		return r.e.leave(ctx, r.rec, still)
+		return r.e.expireLease(ctx, r.rec, still)
 	}
 	err := leave(ctx)
-	r.insist(err, leave)
+	r.repeatLater(err, leave)
 	ev := observe.Event{Kind: observe.Parked, ID: r.rec.ID, Class: r.op.Class, State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
@@ -279,7 +279,7 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	if r.transactional {
 		return invalid("a transactional run is settled by what its function returns")
 	}
-	if err := r.conclude(ctx); err != nil {
+	if err := r.startEnding(ctx); err != nil {
 		return err
 	}
 	sealed := r.sealed(out)
@@ -294,7 +294,7 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	}
 	r.finish(en)
 	if err != nil {
-		r.insist(err, func(ctx context.Context) error { return r.e.leave(ctx, r.rec, 0) })
+		r.repeatLater(err, func(ctx context.Context) error { return r.e.expireLease(ctx, r.rec, 0) })
 	}
 	if err == nil && len(sealed.Outbox) > 0 {
 		r.e.Wake()
@@ -316,12 +316,12 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	case again.After < 0 || again.After > store.MaxDelay:
 		return invalid("Release with Again.After %v; it must be 0 to %v", again.After, store.MaxDelay)
 	}
-	if err := r.conclude(ctx); err != nil {
+	if err := r.startEnding(ctx); err != nil {
 		return err
 	}
 	kind, to, call := observe.Released, store.Retryable, func(ctx context.Context) error { return r.release(ctx, again) }
 	if again.Uncounted {
-		r.uncount(ctx, again)
+		r.releaseUncounted(ctx, again)
 	}
 	if r.taken {
 		kind, to, call = observe.Returned, store.Accepted, func(ctx context.Context) error {
@@ -335,7 +335,7 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	if !r.taken { // what was sent before may have been heeded
 		call = func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) }
 	}
-	r.insist(err, call)
+	r.repeatLater(err, call)
 	if err == nil && r.taken && again.After == 0 {
 		r.e.Wake()
 	}
@@ -344,9 +344,9 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 
 // insist repeats the end of a run in the background, if err says that it may not have
 // reached the store.
-func (r *Run) insist(err error, call func(context.Context) error) {
+func (r *Run) repeatLater(err error, call func(context.Context) error) {
 	if err != nil && KindOf(err) != KindFenced {
-		r.e.forsake(r.p.Lease, call)
+		r.e.finishLater(r.p.Lease, call)
 	}
 }
 
@@ -354,7 +354,7 @@ func (r *Run) insist(err error, call func(context.Context) error) {
 // Again.Forget.
 func (r *Run) release(ctx context.Context, again Again) error {
 	if r.p.Outside {
-		return r.fence(ctx)
+		return r.releaseOutside(ctx)
 	}
 	if !r.forgets(again) {
 		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
@@ -365,7 +365,7 @@ func (r *Run) release(ctx context.Context, again Again) error {
 		return r.e.store.Release(ctx, r.rec.Claim(), store.Retention{}) // forgotten at once
 	})
 	if tries > 1 && errors.Is(err, store.ErrFenced) {
-		return r.heeded(ctx)
+		return r.wasForgotten(ctx)
 	}
 	return err
 }
@@ -373,12 +373,12 @@ func (r *Run) release(ctx context.Context, again Again) error {
 // forgets reports whether the release of the run leaves no record: if that is asked for, and
 // the run had no effect.
 func (r *Run) forgets(again Again) bool {
-	return (again.Forget || r.p.ForgetReleased) && !again.effect && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
+	return (again.Forget || r.p.ForgetReleased) && !again.effect && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.hasNotes()
 }
 
 // heeded returns nil if a release was heeded that got no answer, so that the record is
 // gone. If it was not, another run of the operation, or its outcome, has the record.
-func (r *Run) heeded(ctx context.Context) error {
+func (r *Run) wasForgotten(ctx context.Context) error {
 	now, err := r.e.read(ctx, r.rec.ID)
 	switch {
 	case err != nil:
@@ -391,10 +391,10 @@ func (r *Run) heeded(ctx context.Context) error {
 
 // noted reports whether something may have been noted down of the run: a step that
 // was done must not be done again.
-func (r *Run) noted() bool {
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
-	return r.book.version > 0 || r.book.torn != nil
+func (r *Run) hasNotes() bool {
+	r.steps.mu.Lock()
+	defer r.steps.mu.Unlock()
+	return r.steps.version > 0 || r.steps.unknown != nil
 }
 
 // end claims the right to end the run; only the first call has it.
@@ -410,9 +410,9 @@ func (r *Run) end() bool {
 
 // conclude claims the right to end the run with an outcome, or by giving it back.
 // A step in doubt allows neither: the run is parked.
-func (r *Lease) conclude(ctx context.Context) error {
+func (r *Lease) startEnding(ctx context.Context) error {
 	r.mu.Lock()
-	doubt := r.inDoubt()
+	doubt := r.openStepError()
 	if doubt == nil {
 		defer r.mu.Unlock()
 		if r.ended {
@@ -431,8 +431,8 @@ func (r *Lease) conclude(ctx context.Context) error {
 
 // inDoubt is the error for an end of a run that has a step in doubt; nil if it has
 // none. The caller holds r.mu.
-func (r *Run) inDoubt() error {
-	for name := range r.doubts {
+func (r *Run) openStepError() error {
+	for name := range r.openSteps {
 		return fmt.Errorf("the step %q was begun, and its end was not recorded", name)
 	}
 	return nil
@@ -440,16 +440,16 @@ func (r *Run) inDoubt() error {
 
 // finish lets go of everything that the run holds in this process.
 func (r *Run) finish(en entry) {
-	r.e.flights.end(r.f, en)
+	r.e.inFlight.end(r.f, en)
 	r.cancel(nil)
 }
 
 // notKept says why the result of a settled run is not in the store; nil if it is, or
 // there was none to keep.
-func (r *Run) notKept() error {
+func (r *Run) discardReason() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lost
+	return r.discarded
 }
 
 // report tells the observer how the run ended, and makes the caller's error.
@@ -462,7 +462,7 @@ func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err
 	var wrapped error
 	switch {
 	case err == nil && kind == observe.Settled:
-		ev.Err = r.notKept()
+		ev.Err = r.discardReason()
 	case err == nil:
 	case errors.Is(err, store.ErrFenced):
 		ev.Kind, ev.State = observe.Fenced, store.Unknown

@@ -37,7 +37,7 @@ type step struct {
 }
 
 // notebook is a run's copy of its notes.
-type notebook struct {
+type stepState struct {
 	mu      sync.Mutex // held while the store is asked: notes are written one by one
 	loaded  bool
 	version uint64 // of the last that were sent to the store
@@ -45,7 +45,7 @@ type notebook struct {
 	notes   notes
 	saved   time.Time           // when progress was written last
 	taken   map[string]struct{} // names of steps that this attempt is in, or is past
-	torn    error               // what is in the store is not known: nothing may be written over it
+	unknown error               // what is in the store is not known: nothing may be written over it
 }
 
 // Step runs fn as one phase of the operation that ctx belongs to, and keeps its
@@ -168,7 +168,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	err := r.note(ctx, ws, name, &step{})
 	if err != nil { // it does not begin
 		r.mu.Lock()
-		delete(r.doubts, name)
+		delete(r.openSteps, name)
 		r.mu.Unlock()
 	}
 	return err
@@ -176,10 +176,10 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 
 // doubt notes that only Park may end the run. The caller holds r.mu.
 func (r *Run) doubt(name string) {
-	if r.doubts == nil {
-		r.doubts = make(map[string]struct{})
+	if r.openSteps == nil {
+		r.openSteps = make(map[string]struct{})
 	}
-	r.doubts[name] = struct{}{}
+	r.openSteps[name] = struct{}{}
 }
 
 // StepTx is Step in a transaction: what fn writes through tx and the result are committed
@@ -201,7 +201,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 		return v, err
 	}
 	defer func() { r.leaveStep(name, past) }()
-	b := &r.book
+	b := &r.steps
 	locked := false
 	defer func() { // also when fn panics
 		if locked {
@@ -238,7 +238,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	case err != nil:
 		err = r.saveError(ctx, err)
 		if committing {
-			b.torn = err
+			b.unknown = err
 		}
 		return v, err
 	}
@@ -254,7 +254,7 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 	if err != nil {
 		return err
 	}
-	b := &r.book
+	b := &r.steps
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := r.load(ctx, ws); err != nil {
@@ -272,7 +272,7 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 // recall takes a step's name for this attempt, and finds what is known of the step
 // from earlier ones; nil for nothing.
 func (r *Run) recall(ctx context.Context, ws store.WorkStore, name string) (*step, error) {
-	b := &r.book
+	b := &r.steps
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := r.load(ctx, ws); err != nil {
@@ -297,9 +297,9 @@ func (r *Run) leaveStep(name string, past bool) {
 	if past {
 		return
 	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
-	delete(r.book.taken, name)
+	r.steps.mu.Lock()
+	defer r.steps.mu.Unlock()
+	delete(r.steps.taken, name)
 }
 
 func stepping(ctx context.Context, name string) (*Run, store.WorkStore, error) {
@@ -318,8 +318,8 @@ func stepping(ctx context.Context, name string) (*Run, store.WorkStore, error) {
 
 // load reads the notes of earlier attempts. The caller holds the book's mu.
 func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
-	if r.book.loaded {
-		return r.book.torn
+	if r.steps.loaded {
+		return r.steps.unknown
 	}
 	rec := r.rec
 	if !r.taken && r.rec.Attempt > 1 {
@@ -335,7 +335,7 @@ func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	if err != nil {
 		return err
 	}
-	r.book.notes, r.book.loaded, r.book.version = n, true, rec.Notes.Version
+	r.steps.notes, r.steps.loaded, r.steps.version = n, true, rec.Notes.Version
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, s := range n.Steps {
@@ -389,11 +389,11 @@ func (n notes) with(name string, s *step) notes {
 
 // note writes a step down, or strikes it if s is nil.
 func (r *Run) note(ctx context.Context, ws store.WorkStore, name string, s *step) error {
-	b := &r.book
+	b := &r.steps
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.torn != nil {
-		return b.torn
+	if b.unknown != nil {
+		return b.unknown
 	}
 	after := b.notes.with(name, s)
 	if err := r.save(ctx, ws, after); err != nil {
@@ -402,7 +402,7 @@ func (r *Run) note(ctx context.Context, ws store.WorkStore, name string, s *step
 	b.notes = after
 	if s == nil || s.Done {
 		r.mu.Lock()
-		delete(r.doubts, name)
+		delete(r.openSteps, name)
 		r.mu.Unlock()
 	}
 	return nil
@@ -427,7 +427,7 @@ func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatabl
 	if err != nil {
 		return r.saveError(ctx, err)
 	}
-	r.book.marked = repeatable
+	r.steps.marked = repeatable
 	return nil
 }
 
@@ -441,11 +441,11 @@ func (r *Run) unrepeatable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b := &r.book
+	b := &r.steps
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.marked || b.torn != nil {
-		return b.torn
+	if !b.marked || b.unknown != nil {
+		return b.unknown
 	}
 	return r.saveAs(ctx, ws, b.notes, false)
 }
@@ -453,10 +453,10 @@ func (r *Run) unrepeatable(ctx context.Context) error {
 // packNotes prepares the run's next notes for the store. The caller holds the
 // book's mu.
 func (r *Run) packNotes(n notes) (store.Notes, error) {
-	next := (r.book.version/reports + 1) * reports
+	next := (r.steps.version/reports + 1) * reports
 	packed, err := r.e.packNotes(r.rec.ID, next, n)
 	if err == nil {
-		r.book.version = next
+		r.steps.version = next
 	}
 	return packed, err
 }

@@ -13,7 +13,7 @@ import (
 
 // unfitRest is how long an operation is left alone that cannot be read, or whose
 // class this process does not have.
-const unfitRest = time.Hour
+const unreadablePause = time.Hour
 
 // Item is an accepted operation that waits to be run: what a queue carries. What a
 // queue says of an operation is believed no further than its ID: it may be late, or
@@ -122,19 +122,19 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case e.ctx.Err() != nil:
 		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
-	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
-	f, leader := e.flights.join(it.ID, store.Fingerprint{})
+	t := &request{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
+	f, leader := e.inFlight.join(it.ID, store.Fingerprint{})
 	if !leader {
 		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
 	}
 	var run *Lease
 	defer func() {
 		if run == nil {
-			e.flights.end(f, entry{})
+			e.inFlight.end(f, entry{})
 		}
 	}()
 	var work packedWork
-	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (store.Record, error) {
+	en, err := e.enter(ctx, t, func(ctx context.Context, t *request) (store.Record, error) {
 		rec, w, err := e.take(ctx, ws, t)
 		work = w
 		return rec, err
@@ -147,12 +147,12 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		run.Work, run.Counted, run.Cancelling = Work{Name: work.Name, Payload: work.Payload}, rec.Attempt-interruptions(rec), rec.Cancelling
+		run.Work, run.Counted, run.Cancelling = Work{Name: work.Name, Payload: work.Payload}, rec.Attempt-uncountedAttempts(rec), rec.Cancelling
 		run.namespace = work.Namespace
 		run.repeatable = it.Repeatable
-		run.book.mu.Lock()
-		defer run.book.mu.Unlock()
-		run.book.marked = it.Repeatable
+		run.steps.mu.Lock()
+		defer run.steps.mu.Unlock()
+		run.steps.marked = it.Repeatable
 		return run, run.load(ctx, ws) // which e.take has found to be readable
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
@@ -173,10 +173,10 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 }
 
 // take asks the store once, and makes the ticket that of the operation.
-func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec store.Record, w packedWork, err error) {
+func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec store.Record, w packedWork, err error) {
 	fault.At(fault.ClaimBefore)
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
-		t.asked = time.Now()
+		t.claimSentAt = time.Now()
 		rec, err = ws.Take(ctx, store.TakeRequest{ID: t.req.ID, Owner: t.req.Owner, Lease: t.req.Lease, Repeatable: t.repeats})
 		return err
 	})
@@ -197,7 +197,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec s
 	}
 	if err != nil {
 		if rec.State == store.Running && rec.Owner == t.req.Owner { // no other process can read it either; an operator must look
-			err = errors.Join(err, e.unseen(ctx, ws, rec, t.repeats, unfitRest))
+			err = errors.Join(err, e.returnUncounted(ctx, ws, rec, t.repeats, unreadablePause))
 		}
 		return rec, w, err
 	}
@@ -270,4 +270,72 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 		r.e.Wake()
 	}
 	return r.report(ctx, observe.Settled, state, nil)
+}
+
+// interruption is what the version of notes grows by for each attempt that does not
+// count: its upper 16 bits say how many there were. They can be read, and written, also
+// where the notes themselves cannot.
+const uncountedUnit = 1 << 48
+
+const maxUncounted = 1<<16 - 1 // those beyond count
+
+func uncountedAttempts(rec store.Record) int { return int(rec.Notes.Version / uncountedUnit) }
+
+// spare notes down that the attempt of a record does not count, and reports whether it
+// has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
+func (e *Engine) markUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {
+	if uncountedAttempts(rec) >= min(rec.Attempt, maxUncounted) { // the last is noted down already
+		return false
+	}
+	notes := rec.Notes // no others: who cannot read the work must not encrypt
+	notes.Version += uncountedUnit
+	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
+		if rec.State == store.Unknown { // its lease has run out meanwhile
+			return ws.Strike(ctx, rec.Claim(), notes)
+		}
+		return ws.Save(ctx, rec.Claim(), notes, repeatable)
+	})
+}
+
+// unseen gives back a record of Take that reached no worker.
+func (e *Engine) returnUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
+	e.markUncounted(ctx, ws, rec, repeatable)
+	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
+}
+
+// uncount has the attempt of a run that is to be released not count, as far as it can be
+// noted down.
+func (r *Run) releaseUncounted(ctx context.Context, again Again) {
+	switch {
+	case r.taken:
+		r.markUncounted(ctx, r.e.works)
+	case r.e.works == nil, r.forgets(again): // no record, no attempt
+	default:
+		r.steps.mu.Lock()
+		err := r.load(ctx, r.e.works) // what earlier runs have noted down
+		r.steps.mu.Unlock()
+		if err == nil {
+			r.markUncounted(ctx, r.e.works)
+		}
+	}
+}
+
+// spare is Engine.spare for a run that ends.
+func (r *Run) markUncounted(ctx context.Context, ws store.WorkStore) {
+	b := &r.steps
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rec := r.rec
+	if b.unknown != nil {
+		return
+	}
+	if b.version > 0 {
+		packed, err := r.e.packNotes(rec.ID, b.version, b.notes)
+		if err != nil {
+			return
+		}
+		rec.Notes = packed
+	}
+	r.e.markUncounted(ctx, ws, rec, r.repeatable)
+	b.version = rec.Notes.Version + uncountedUnit
 }

@@ -1,0 +1,424 @@
+package stet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
+)
+
+// TxEngine runs operations in transactions of type Tx, which hold the business writes
+// and the outcome. It is safe for concurrent use. WithTx makes one.
+type TxEngine[Tx any] struct {
+	e      *Engine
+	s      store.TxStore[Tx]
+	works  store.WorkTxStore[Tx]  // s, if it keeps work, or is in front of one that does
+	groups store.GroupTxStore[Tx] // likewise
+}
+
+// WithTx returns e with the transactions of s. s must be the store that e was made
+// over, or that store with transactions of another type, as postgres.OverSQL makes it;
+// any other one is an *Error of kind KindInvalid: the record and the business writes
+// would be in two databases.
+func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
+	switch {
+	case e == nil:
+		return nil, invalid("WithTx needs an engine; stet.New makes one")
+	case s == nil:
+		return nil, invalid("WithTx needs the engine's store")
+	case !same(e.store, s):
+		return nil, invalid("WithTx needs the very store that stet.New was given, a %T, and got another one, a %T: "+
+			"make the engine over the store whose transactions are to be used", e.store, s)
+	}
+	t := &TxEngine[Tx]{e: e, s: s}
+	t.works, _ = store.As[store.WorkTxStore[Tx]](s)
+	t.groups, _ = store.As[store.GroupTxStore[Tx]](s)
+	return t, nil
+}
+
+// same reports whether both stores keep the same records, as far as can be told.
+func same(a, b store.Store) bool {
+	a, b = store.Base(a), store.Base(b)
+	return !reflect.TypeOf(a).Comparable() || !reflect.TypeOf(b).Comparable() || a == b
+}
+
+// Engine returns the engine.
+func (t *TxEngine[Tx]) Engine() *Engine { return t.e }
+
+// Store returns the store whose transactions they are.
+func (t *TxEngine[Tx]) Store() store.TxStore[Tx] { return t.s }
+
+// InTx runs fn in a transaction and commits it, for Accept and for steps of one's own.
+// If fn returns an error or panics, it rolls back and returns that error, or the panic
+// goes on. Any other error wraps store.ErrNotDone, or says that the fate of the commit
+// is not known.
+func (t *TxEngine[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
+	ws, err := t.workStore()
+	if err != nil {
+		return err
+	}
+	return ws.InTx(ctx, fn)
+}
+
+func (t *TxEngine[Tx]) workStore() (store.WorkTxStore[Tx], error) {
+	if t.works != nil {
+		return t.works, nil
+	}
+	return nil, invalid("the store %T keeps no work in transactions of type %v", t.s, reflect.TypeFor[Tx]())
+}
+
+// DoTx is Do in one transaction: what fn
+// writes through tx and the outcome become durable together or not at all. A
+// crash leaves nothing behind, so a retry runs at once and never finds an
+// unknown outcome.
+//
+// If fn returns an error or panics, everything is rolled back; the error is of
+// kind KindRetryable, and a retry runs fn again. A failure that retries should
+// see (a declined card) is a value, not an error. fn must not commit or roll
+// back tx, and must have no effects outside of it. One call of DoTx may call fn
+// more than once, each time with a new transaction, where the one before was in
+// vain.
+func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(context.Context, Tx) (T, error)) (Result[T], error) {
+	var res Result[T]
+	var outErr error
+	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
+		if res.Value, err = fn(ctx, tx); err != nil {
+			outErr = &Error{Kind: KindFailed, Cause: err} // if it is Permanent
+			return Outcome{}, err
+		}
+		out, outErr = te.e.policyOf(op.Class).outcomeOf(res.Value)
+		return out, nil
+	})
+	if err != nil {
+		return res, err
+	}
+	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
+	if res.Replayed {
+		res.Value = *new(T) // nothing of a transaction that was in vain
+		return res, run.decode(&res.Value)
+	}
+	return res, firstError(run.Outcome(), outErr)
+}
+
+// Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
+// store with it; FromContext(ctx) is its run. An error of fn rolls back, as
+// does Declare(NotExecuted): the error returned is of kind KindRetryable and wraps
+// it. If it is Permanent, a second transaction settles it as failed, with
+// store.ReasonNoEffect unless it is Repeatable too: then it may have had an effect outside of the transaction. The run returned has ended; Replayed tells whether fn's outcome stands or
+// an earlier one. fn may be called more than once, each time with a new
+// transaction, where the one before was in vain; the outcome that stands is that
+// of the last call.
+//
+// If the transaction's fate could not be found out, the error is of kind
+// KindUnknown; a retry will find out.
+func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
+	var failed *Outcome
+	run, err := te.run(ctx, op, func(ctx context.Context, tx Tx) (Outcome, error) {
+		failed = nil
+		out, err := fn(ctx, tx)
+		if marks := marked(err); marks&saysPermanent != 0 {
+			if out = te.e.policyOf(op.Class).failureOutcome(out, err); marks&saysRepeatable == 0 {
+				out = FromContext(ctx).withoutEffect(out)
+			}
+			failed = &out
+		}
+		return out, err
+	})
+	if failed != nil && KindOf(err) == KindRetryable { // it was rolled back
+		return te.run(context.WithoutCancel(ctx), op, func(ctx context.Context, _ Tx) (Outcome, error) {
+			if FromContext(ctx).Attempt() != 1 && failed.Reason == store.ReasonNoEffect { // another run came in between
+				failed.Reason = store.ReasonNone
+			}
+			return *failed, nil
+		})
+	}
+	return run, err
+}
+
+// run is Run without a second transaction for what is Permanent.
+func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
+	e := te.e
+	t, err := e.newRequest(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	tr := &txRun[Tx]{e: e, s: te.s, t: t, fn: fn}
+	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
+		tr.f = f
+		en, err := e.enter(ctx, t, tr.claim)
+		if en.granted { // Running under our owner, though the function was not called
+			return entry{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+				Cause: errors.New("the store found a run of this very call")}
+		}
+		if tr.run != nil { // it ran: followers get its result
+			en.granted = err == nil && en.rec.Owner == t.req.Owner
+			en.shared = err == nil
+			if en.granted {
+				e.inFlight.end(f, en)
+			}
+		}
+		return en, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !en.granted {
+		return e.replay(ctx, t, en.rec)
+	}
+	// A new one: goroutines that fn left behind may still read the other.
+	run := &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
+	return &Lease{Run: run, ForgottenAt: t.forgotten(en.rec)}, nil
+}
+
+// Settle writes the outcome of a run of Begin inside the caller's own
+// transaction, so that it commits with the caller's writes. On an error,
+// KindFenced among them, and KindUnknown while a StepOnce is in doubt, the caller must
+// roll back. The run itself goes on until
+// it is told how the transaction ended: after a commit by r.Settle with the same
+// outcome, which then only lets go of it; after a rollback by r.Release, if
+// nothing else has happened, or by r.Settle. After a commit whose reply was lost
+// it is not known: a second transaction is fenced if the first has committed.
+func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
+	switch {
+	case !same(r.e.store, te.s) || r.transactional || r.settling():
+		return invalid("Settle needs a run of Begin, and of its store, that has not ended")
+	}
+	sealed, doubt := r.sealedUnlessInDoubt(out)
+	if doubt != nil {
+		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: doubt}
+	}
+	fault.At(fault.SettleBefore)
+	err := te.s.SettleTx(ctx, tx, r.rec.Claim(), sealed, r.p.Retention)
+	fault.At(fault.SettleAfter)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrFenced):
+		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
+	default:
+		return storeFailed(MayHaveExecuted, err)
+	}
+}
+
+// txRun is one call of TxEngine.Run.
+type txRun[Tx any] struct {
+	e       *Engine
+	s       store.TxStore[Tx]
+	t       *request
+	fn      func(context.Context, Tx) (Outcome, error)
+	f       *inFlight
+	stop    func() bool // from then on the caller's leaving ends nothing
+	run     *Run        // once fn was called
+	outcome Outcome     // what fn returned
+}
+
+// errRolledBack wraps what fn returned, to tell it from the store's errors.
+type errRolledBack struct{ cause error }
+
+func (e errRolledBack) Error() string { return "rolled back" }
+
+// claim is Engine.claim for a transaction: it claims, runs and settles.
+func (tr *txRun[Tx]) claim(ctx context.Context, t *request) (store.Record, error) {
+	fault.At(fault.ClaimBefore)
+	tr.run = nil // of a round before, which another claim has overtaken
+	rec, err := tr.transact(ctx)
+	return tr.report(ctx, rec, err)
+}
+
+// transact runs the store's transaction. Until fn is called the caller's leaving
+// ends it; from then on it does not.
+func (tr *txRun[Tx]) transact(caller context.Context) (store.Record, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), tr.e.o.StoreTimeout+tr.t.p.RunTimeout)
+	defer cancel()
+	tr.stop = context.AfterFunc(caller, cancel)
+	defer tr.stop()
+	defer func() { // also when fn panics
+		if tr.run != nil {
+			tr.run.cancel(nil)
+		}
+	}()
+	return tr.s.RunTx(ctx, tr.t.req, tr.t.p.Retention, tr.call)
+}
+
+// report tells the observer how the transaction ended, and makes the
+// caller's error.
+func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (store.Record, error) {
+	e, t := tr.e, tr.t
+	var rolledBack errRolledBack
+	switch {
+	case err == nil:
+		switch {
+		case tr.run == nil:
+		case rec.Owner != t.req.Owner: // another was faster
+			tr.released(ctx)
+		default:
+			e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State,
+				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun), Err: tr.run.discardReason()})
+			if len(tr.run.emitted()) > 0 {
+				e.Wake()
+			}
+		}
+		return rec, nil
+	case errors.As(err, &rolledBack):
+		tr.released(ctx)
+		if tr.run.Declared() == MayHaveExecuted {
+			return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
+		}
+		return rec, retryable(rolledBack.cause)
+	case errors.Is(err, store.ErrMismatch):
+		return rec, err
+	case errors.Is(err, store.ErrInvalid) && tr.run == nil:
+		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
+	case isAborted(err):
+		e.observe(ctx, t.event(observe.Aborted, rec, err))
+		return rec, storeFailed(NotExecuted, err)
+	case errors.Is(err, store.ErrUnknown):
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+		return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	case tr.run == nil && ctx.Err() != nil:
+		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
+	default:
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+		return rec, storeFailed(NotExecuted, err)
+	}
+}
+
+// released tells the observer that the run was rolled back.
+func (tr *txRun[Tx]) released(ctx context.Context) {
+	ended := tr.run.rec
+	ended.State = store.Retryable
+	tr.e.observe(ctx, tr.t.event(observe.Released, ended, nil))
+}
+
+// call is called by the store, inside its transaction.
+func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
+	e, t := tr.e, tr.t
+	if !tr.stop() {
+		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
+	}
+	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
+	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
+	defer stop()
+	run.setContext(ctx, end)
+	tr.run = run
+	e.inFlight.startTx(tr.f)
+	e.observe(ctx, t.event(observe.Claimed, rec, nil))
+	fault.At(fault.HandlerBefore)
+	out, err := tr.fn(run.ctx, tx)
+	fault.At(fault.HandlerAfter)
+	if cause := context.Cause(end); cause != nil {
+		e.observe(ctx, t.event(observe.TimedOut, rec, cause))
+	}
+	switch {
+	case err != nil:
+		return store.Settlement{}, errRolledBack{err}
+	case run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted:
+		return store.Settlement{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
+	}
+	tr.outcome = out
+	return run.sealed(out), nil
+}
+
+// errGroup makes the store roll back.
+var errGroup = errors.New("the group is not committed")
+
+// RunGroup tries to run many operations in one transaction: one commit instead of many. It
+// is for operations that only write, and quickly: they run one after the other, and hold
+// what they lock until the last has ended. fn is called as by Run, for the i-th
+// operation; all together have the longest RunTimeout of their policies.
+//
+// It runs only what has not run and is not running, and commits all of it or
+// nothing. The run of an operation that was not committed is nil: it is for Run,
+// which also finds out what became of it. That is all of them if one returned an
+// error or panicked (which goes on), declared that nothing happened or emitted
+// messages, or if the commit failed; so fn may be called again.
+func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
+	e, runs := te.e, make([]*Lease, len(ops))
+	if te.groups == nil {
+		return runs
+	}
+	g := group{e: e, begun: make([]*Run, len(ops))}
+	if len(ops) > store.MaxGroup || !g.check(ctx, ops) {
+		return runs
+	}
+	var longest time.Duration
+	for _, t := range g.tickets {
+		longest = max(longest, t.p.RunTimeout)
+	}
+	// From here on the caller's leaving ends nothing.
+	bounded, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), e.o.StoreTimeout+longest, ErrRunTimeout)
+	defer cancel()
+	defer g.end()
+	outs := make([]Outcome, len(ops))
+	recs, err := te.groups.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec store.Record) (store.Settlement, error) {
+		run := g.begin(ctx, bounded, i, rec)
+		out, err := fn(run.ctx, tx, i)
+		if err != nil || run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted || len(run.emitted()) > 0 {
+			return store.Settlement{}, errGroup
+		}
+		outs[i] = out
+		return run.sealed(out), nil
+	})
+	if err != nil {
+		return runs
+	}
+	for i, rec := range recs {
+		if rec.Owner != g.reqs[i].Owner || !rec.State.Settled() {
+			continue
+		}
+		t, begun := g.tickets[i], g.begun[i]
+		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
+		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
+			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.discardReason()})
+		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx},
+			ForgottenAt: t.forgotten(rec)}
+	}
+	return runs
+}
+
+// group is one call of RunGroup.
+type group struct {
+	e       *Engine
+	tickets []*request
+	reqs    []store.ClaimRequest
+	keep    []store.Retention
+	begun   []*Run
+}
+
+// admit checks the operations; each is to be there once.
+func (g *group) check(ctx context.Context, ops []Op) bool {
+	seen := make(map[store.ID]bool, len(ops))
+	for _, op := range ops {
+		t, err := g.e.newRequest(ctx, op)
+		if err != nil || seen[t.req.ID] {
+			return false
+		}
+		seen[t.req.ID] = true
+		g.tickets, g.reqs, g.keep = append(g.tickets, t), append(g.reqs, t.req), append(g.keep, t.p.Retention)
+	}
+	return len(ops) > 0
+}
+
+// begin makes the run that fn finds in its context.
+func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
+	t := g.tickets[i]
+	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}
+	run.setContext(ctx, end)
+	g.begun[i] = run
+	return run
+}
+
+// end ends the contexts of the runs.
+func (g *group) end() {
+	for _, run := range g.begun {
+		if run != nil {
+			run.cancel(nil)
+		}
+	}
+}

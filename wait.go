@@ -1,0 +1,177 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
+)
+
+// awaitRest is how long, for each call of Await, they let the store rest: all of them
+// together ask it about 1,000 times a second at most, once they have waited a while.
+const awaitPausePerCall = time.Millisecond
+
+// bells tell calls of Await that an operation has ended in this process.
+type endSignals struct {
+	calls atomic.Int64 // that have joined
+	mu    sync.Mutex
+	m     map[store.ID]*endSignal
+}
+
+// bell is that of one operation.
+type endSignal struct {
+	calls int           // of Await, for it
+	ended chan struct{} // closed when it has ended
+}
+
+// join adds a call, which leaves with leave.
+func (b *endSignals) join(id store.ID) (leave func()) {
+	b.calls.Add(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.m == nil {
+		b.m = make(map[store.ID]*endSignal)
+	}
+	one := b.m[id]
+	if one == nil {
+		one = &endSignal{ended: make(chan struct{})}
+		b.m[id] = one
+	}
+	one.calls++
+	return func() {
+		defer b.calls.Add(-1)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if one.calls--; one.calls == 0 {
+			delete(b.m, id)
+		}
+	}
+}
+
+// listen returns what is closed by the next ring. The caller has joined.
+func (b *endSignals) listen(id store.ID) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.m[id].ended
+}
+
+// ring is called with each event, which comes after what it tells was stored.
+func (b *endSignals) signal(ev observe.Event) {
+	switch ev.Kind {
+	case observe.Settled, observe.Resolved, observe.Parked, observe.Cancelled, observe.Released, observe.Fenced:
+	default:
+		return
+	}
+	if b.calls.Load() == 0 { // one that comes now looks at the store after this
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := b.m[ev.ID]; one != nil {
+		close(one.ended)
+		one.ended = make(chan struct{})
+	}
+}
+
+// Await is Status once the operation is settled or unknown, or there is none, or
+// when ctx has ended, and then without an error. It is told at once of what ends in this
+// process. It works on any store: one that cannot tell of changes is asked again and
+// again, twice a second at most once it has waited a while, and less often where more
+// than 500 wait. At most Options.MaxWaiters wait; others are answered at once.
+func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
+	waiting := e.waiters.Add(1)
+	defer func() { e.waiters.Add(-1) }()
+	if waiting > int64(e.o.MaxWaiters) {
+		return e.Status(context.WithoutCancel(ctx), scope, id)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	defer e.ends.join(id)()
+	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitPausePerCall)) {
+		rung := e.ends.listen(id)   // before looking, so that nothing is missed
+		rec, err := e.read(ctx, id) // not its work and notes, each time
+		if err != nil {
+			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
+		}
+		waits := rec.Scope == store.DigestScope(e.o.Namespace, scope) && (rec.State == store.Accepted || rec.State == store.Running)
+		if !waits || ctx.Err() != nil {
+			return e.Status(context.WithoutCancel(ctx), scope, id)
+		}
+		if rec.State == store.Running && rec.LeaseLeft > 0 && !e.inFlight.runsHere(id) {
+			_ = e.watch(ctx, rec)
+			continue
+		}
+		_ = timer.Until(ctx, rung, timer.Around(pause))
+	}
+}
+
+// wait returns when it is worth trying to enter again, followed if because the
+// flight has ended, and KindInFlight when waiting is over or was not wanted. It
+// changes nothing in the store.
+func (e *Engine) wait(ctx context.Context, t *request, f *inFlight, leader bool, rec store.Record) (followed bool, err error) {
+	refuse := func(cause error) (bool, error) {
+		e.observe(ctx, t.event(observe.InFlight, rec, cause))
+		return false, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+	}
+	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
+		return refuse(nil)
+	}
+	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
+		e.waiters.Add(-1)
+		return refuse(errors.New("too many waiters"))
+	}
+	defer e.waiters.Add(-1)
+	ctx, cancel := context.WithDeadline(ctx, t.deadline)
+	defer cancel()
+	stop := context.AfterFunc(e.ctx, cancel)
+	defer stop()
+	if !leader {
+		if ph, _, _, changed := e.inFlight.state(f); ph == running {
+			select {
+			case <-changed:
+				return true, nil
+			case <-ctx.Done():
+				return refuse(context.Cause(ctx))
+			}
+		}
+	}
+	if err := e.watch(ctx, rec); err != nil {
+		return refuse(err)
+	}
+	return false, nil
+}
+
+// watch returns nil once the record may have changed.
+func (e *Engine) watch(ctx context.Context, rec store.Record) error {
+	if rec.Fence == 0 && !rec.InTx {
+		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
+	}
+	if e.watcher != nil {
+		if err := e.watcher.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// A store that cannot tell right now is polled.
+	}
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		if err := sleepErr(ctx, timer.Around(pause)); err != nil {
+			return err
+		}
+		now, err := e.read(ctx, rec.ID)
+		if errors.Is(err, store.ErrDamaged) || err == nil && (now.State != store.Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+			return nil
+		}
+	}
+}
+
+func sleepErr(ctx context.Context, d time.Duration) error {
+	if !timer.Sleep(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
