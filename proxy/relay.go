@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -51,17 +50,6 @@ const (
 	relayBatch = stetmsg.DefaultRelayBatch
 	relayPoll  = stetmsg.DefaultRelayPoll
 )
-
-// takes reports whether the target takes messages to a destination. A pattern does not match
-// RefusedDestination.
-func (t *Target) takes(to string) bool {
-	pattern := cmp.Or(t.To, "*")
-	if pattern == to || to == RefusedDestination {
-		return pattern == to
-	}
-	expression := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$"
-	return regexp.MustCompile(expression).MatchString(to)
-}
 
 func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }
 

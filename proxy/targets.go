@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,8 +29,9 @@ type sender interface {
 type sending struct {
 	Target
 	sender
-	say seldom
-	not atomic.Uint64 // times that something was not sent
+	pattern *regexp.Regexp // of destinations
+	say     seldom
+	not     atomic.Uint64 // times that something was not sent
 }
 
 // targets are the targets of the relay.
@@ -68,7 +70,8 @@ func newTargets(r *Relaying, log *slog.Logger) (*targets, error) {
 			ts.close()
 			return nil, err
 		}
-		ts.all = append(ts.all, &sending{Target: r.Targets[i], sender: s})
+		pattern := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(strings.ToValidUTF8(cmp.Or(r.Targets[i].To, "*"), "")), `\*`, ".*") + "$"
+		ts.all = append(ts.all, &sending{Target: r.Targets[i], sender: s, pattern: regexp.MustCompile(pattern)})
 	}
 	return ts, nil
 }
@@ -79,10 +82,11 @@ func (ts *targets) close() {
 	}
 }
 
-// of returns the target of a destination, nil if there is none.
+// of returns the target of a destination, nil if there is none. A pattern does not match
+// RefusedDestination.
 func (ts *targets) of(to string) *sending {
 	for _, s := range ts.all {
-		if s.takes(to) {
+		if s.To == to || to != RefusedDestination && s.pattern.MatchString(to) {
 			return s
 		}
 	}
