@@ -1,11 +1,10 @@
-// Package cache keeps the settled outcomes that a process has seen in its
-// memory, in front of any store: a replay then costs no round trip. Settled
-// outcomes never change, so every promise of the store still holds. Fingerprints
-// are still compared, a tombstone is always asked of the store, and an outcome is
-// never handed out past its ExpiresAt on the store's clock.
+// Package cache stores settled outcomes in the memory of the process, in front of any store, so
+// that a replay needs no round trip. Settled outcomes never change, so every promise of the
+// store still holds: the cache compares fingerprints, never stores a tombstone, and never
+// returns an outcome after its ExpiresAt on the store's clock.
 //
-// The store's clock is known from the claims that it grants through the cache;
-// until there was one, nothing is kept.
+// The cache reads the store's clock off the claims that the store grants through it. Before the
+// first one it stores nothing.
 //
 //	store, err := cache.New(redisStore, cache.Options{})
 //	engine, err := stet.New(store, stet.Options{})
@@ -26,21 +25,20 @@ const (
 	defaultMaxBytes = 64 << 20
 	defaultMaxAge   = time.Minute
 
-	overhead = 512         // bytes that an outcome takes besides its result
-	margin   = time.Second // that an outcome is dropped before it expires
-	drift    = 1000        // the clocks' rates differ by less than one part in so many
-	stale    = 10 * time.Minute
-	fresh    = time.Second // for so long, a reading of the store's clock needs no other
+	overhead = 512              // bytes of an outcome besides its result
+	margin   = time.Second      // that an outcome is dropped before it expires
+	drift    = 1000             // the clocks' rates differ by less than 1/drift
+	stale    = 10 * time.Minute // after a reading, until it is not used
+	fresh    = time.Second      // after a reading of the store's clock, until it is read again
 )
 
 // Options configure a Store. The zero value is usable.
 type Options struct {
-	// MaxBytes bounds the memory, about: results, and 512 bytes for each. A
-	// result larger than an eighth of it is not kept. Default 64 MiB.
+	// MaxBytes is about the largest amount of memory: results, and 512 bytes for each. A result
+	// larger than an eighth of it is not stored. Default 64 MiB.
 	MaxBytes int64
-	// MaxAge bounds how long an outcome is handed out without asking the store.
-	// So long may an Expire by another process (see store.Browser) go unnoticed.
-	// Default 1 min.
+	// MaxAge is how long an outcome is returned without asking the store. An Expire by another
+	// process (see store.Browser) may have no effect here for that time. Default 1 min.
 	MaxAge time.Duration
 }
 
@@ -59,15 +57,14 @@ type browsed struct {
 	store.Browser
 }
 
-// txStore is a store with transactions of type Tx, in front of a cached that knows the
-// rest.
+// txStore adds transactions of type Tx to a cached.
 type txStore[Tx any] struct {
 	store.Store
 	cache *cached
 	tx    store.TxStore[Tx]
 }
 
-// entry is an outcome that may be handed out until a time of this process.
+// entry is an outcome that may be returned until a time on this process's clock.
 type entry struct {
 	rec   store.Record
 	until time.Time
@@ -80,15 +77,14 @@ type reading struct {
 	slack       time.Duration // by how much the store's clock may be ahead of store at begun
 }
 
-// least is the time that the store's clock shows at a time after the reading, at least.
+// least is the earliest time that the store's clock can show at a time after the reading.
 func (r *reading) least(at time.Time) time.Time {
 	age := at.Sub(r.done)
 	return r.store.Add(age - age/drift)
 }
 
-// New returns a store that keeps what it has seen settled in s. All that s can do besides
-// is found through it by store.As, which is how the engine asks. It is safe for concurrent
-// use. For a store with transactions there is NewTx.
+// New returns a store that caches the settled outcomes of s. store.As finds the other abilities
+// of s through it. It is safe for concurrent use. For a store with transactions use NewTx.
 func New(s store.Store, o Options) (store.Store, error) {
 	_, top, err := newStore(s, o)
 	return top, err
@@ -107,11 +103,10 @@ func NewTx[Tx any](s store.TxStore[Tx], o Options) (store.TxStore[Tx], error) {
 	return tx, nil
 }
 
-// newStore returns a cache of s, and what stands in front of it to do what s can do
-// besides.
+// newStore returns a cache of s, and the store around it with the other abilities of s.
 func newStore(s store.Store, o Options) (c *cached, top store.Store, err error) {
 	if s == nil {
-		return nil, nil, errors.New("cache: New and NewTx need a store to stand in front of")
+		return nil, nil, errors.New("cache: New and NewTx need a store")
 	}
 	if o.MaxBytes < 0 || o.MaxAge < 0 {
 		return nil, nil, fmt.Errorf("cache: Options.MaxBytes (%d) and MaxAge (%v) must not be negative", o.MaxBytes, o.MaxAge)
@@ -150,43 +145,43 @@ func (s *cached) Claim(ctx context.Context, req store.ClaimRequest) (store.Recor
 	if err == nil && rec.State == store.Running && rec.Owner == req.Owner {
 		s.granted(rec, req.Lease, begun)
 	}
-	if err == nil { // what comes with a refusal need not be as durable as promised
-		s.keep(rec, expired)
+	if err == nil { // a record that comes with an error may not be durable
+		s.add(rec, expired)
 	}
 	return rec, err
 }
 
 // Read implements store.Store.
 func (s *cached) Read(ctx context.Context, id store.ID) (store.Record, error) {
-	if rec, ok := s.lookUp(ctx, id); ok {
+	if rec, ok := s.get(ctx, id); ok {
 		return rec, nil
 	}
 	expired := s.expired.Load()
 	rec, err := s.Store.Read(ctx, id)
 	if err == nil {
-		s.keep(rec, expired)
+		s.add(rec, expired)
 	}
 	return rec, err
 }
 
-// settled answers a request whose operation is known to be settled.
+// settled returns the record of req if it is cached. Its error is of another fingerprint.
 func (s *cached) settled(ctx context.Context, req store.ClaimRequest) (rec store.Record, ok bool, err error) {
-	if rec, ok = s.lookUp(ctx, req.ID); ok && rec.Fingerprint != req.Fingerprint {
+	if rec, ok = s.get(ctx, req.ID); ok && rec.Fingerprint != req.Fingerprint {
 		err = store.ErrMismatch
 	}
 	return rec, ok, err
 }
 
-// lookUp returns the settled record of id if it is at hand. A caller that has
-// left gets what the store says to that.
-func (s *cached) lookUp(ctx context.Context, id store.ID) (rec store.Record, ok bool) {
+// get returns the cached record of id. With an ended context it returns none, so that the store
+// returns the error.
+func (s *cached) get(ctx context.Context, id store.ID) (rec store.Record, ok bool) {
 	e, ok := s.records.GetIfPresent(id)
 	return e.rec, ok && ctx.Err() == nil && time.Now().Before(e.until)
 }
 
-// keep keeps a record if it is settled and can be handed out for a while.
-// expired is the count of Expires that had returned before the record was read.
-func (s *cached) keep(rec store.Record, expired int64) {
+// add caches a record if it is settled and does not expire soon. expired is the number of calls
+// of Expire that had returned before the record was read.
+func (s *cached) add(rec store.Record, expired int64) {
 	r := s.clock.Load()
 	if r == nil || !rec.State.Settled() || rec.Gone || int64(rec.Result.Size()) > s.o.MaxBytes/8 {
 		return
@@ -197,24 +192,24 @@ func (s *cached) keep(rec store.Record, expired int64) {
 	if left <= 0 || age > stale {
 		return
 	}
-	rec.Work, rec.Notes, rec.Outbox, rec.Cancelling = nil, store.Notes{}, nil, false // which Claim and Read do not return
+	rec.Work, rec.Notes, rec.Outbox, rec.Cancelling = nil, store.Notes{}, nil, false // Claim and Read do not return these
 	s.records.Set(rec.ID, entry{rec, now.Add(min(left, s.o.MaxAge))})
-	if s.expired.Load() != expired { // the record may be from before
+	if s.expired.Load() != expired { // the record may be from before an Expire
 		s.records.Invalidate(rec.ID)
 	}
 }
 
-// granted reads the store's clock off a claim that a call made at begun returned. Of
-// one whose first reply was lost, part of the lease has gone.
+// granted reads the store's clock off a claim that a call made at begun returned. If the claim's
+// first reply was lost, part of the lease has passed.
 func (s *cached) granted(rec store.Record, lease time.Duration, begun time.Time) {
 	s.read(rec.ClaimedAt, max(0, lease-rec.LeaseLeft), begun)
 }
 
-// read notes that the store's clock showed a time, and that so long had gone since when
-// the call was made at begun. A time before the least that the clock can have shown by
-// then is that of an earlier call, which this one repeats: how long ago that was cannot be
-// told, as leases are extended meanwhile. The same may be so of a time that is less than
-// the last reading's inaccuracy after that least one: that much is the new one's slack.
+// read stores a reading: the store's clock showed at, and gone had passed since, when the call
+// was made at begun. If at is earlier than the clock can have shown at begun, it is the time of
+// an earlier call that this one repeats. How long ago that was is unknown, because leases are
+// extended meanwhile, so the reading is dropped. The same may be true if at is later by less
+// than the inaccuracy of the last reading: that inaccuracy is the new reading's slack.
 func (s *cached) read(at time.Time, gone time.Duration, begun time.Time) {
 	next := &reading{store: at.Add(gone), begun: begun, done: time.Now()}
 	if r := s.clock.Load(); r != nil {
@@ -232,7 +227,7 @@ func (s *cached) Unwrap() store.Store { return s.Store }
 // Expire implements store.Browser.
 func (s *browsed) Expire(ctx context.Context, c store.Claim) error {
 	err := s.Browser.Expire(ctx, c)
-	s.expired.Add(1) // what was asked for meanwhile may be from before
+	s.expired.Add(1) // records read during the call may be from before it
 	s.records.Invalidate(c.ID)
 	return err
 }
@@ -255,7 +250,7 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 	case err == nil && rec.State.Settled() && ran && rec.Owner == req.Owner:
 		s.cache.read(rec.SettledAt, 0, begun)
 	case err == nil:
-		s.cache.keep(rec, expired)
+		s.cache.add(rec, expired)
 	}
 	return rec, err
 }

@@ -7,14 +7,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// work is what a cache does in front of a store that holds work: it leaves it to that
-// one. An acceptance of what is settled is answered like a claim.
+// work passes the calls of a store.WorkStore on. Accept returns a cached outcome, like Claim.
 type work struct {
 	cache *cached
 	under store.WorkStore
 }
 
-// workStore is what stands in front of a cached store.WorkStore.
+// workStore is a cached store.WorkStore.
 type workStore struct {
 	store.Store
 	work
@@ -23,7 +22,7 @@ type workStore struct {
 // Unwrap implements store.Wrapper.
 func (s *workStore) Unwrap() store.Store { return s.Store }
 
-// workTxStore is a txStore in front of a store.WorkTxStore.
+// workTxStore is a cached store.WorkTxStore.
 type workTxStore[Tx any] struct {
 	*txStore[Tx]
 	work
@@ -38,7 +37,7 @@ func (w work) Accept(ctx context.Context, req store.ClaimRequest, what []byte, a
 	expired := w.cache.expired.Load()
 	rec, err := w.under.Accept(ctx, req, what, after)
 	if err == nil {
-		w.cache.keep(rec, expired)
+		w.cache.add(rec, expired)
 	}
 	return rec, err
 }
@@ -53,7 +52,7 @@ func (w work) Take(ctx context.Context, req store.TakeRequest) (store.Record, er
 	if rec.State == store.Running && rec.Owner == req.Owner {
 		w.cache.granted(rec, req.Lease, begun)
 	}
-	w.cache.keep(rec, expired)
+	w.cache.add(rec, expired)
 	return rec, nil
 }
 

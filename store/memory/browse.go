@@ -9,8 +9,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Browse implements store.Browser, in the order of IDs. It looks at all records
-// that the store holds, each time: it is for tests and small services.
+// Browse implements store.Browser, in the order of IDs. Each call reads all records of the
+// store: it is for tests and small services.
 func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Page{}, err
@@ -37,7 +37,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	return p, nil
 }
 
-// browse puts what matches in a shard into a page, from which what is too much falls.
+// browse adds the matching records of a shard to a page and keeps the first limit of them.
 func (s *Store) browse(sh *shard, q store.Query, after []byte, limit int, page []store.Record) []store.Record {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -67,7 +67,7 @@ func cursor(after string) ([]byte, error) {
 	}
 	id, err := store.ParseID(after)
 	if err != nil {
-		return nil, fmt.Errorf("memory: %w: Query.After is no Page.Next of this store", store.ErrInvalid)
+		return nil, fmt.Errorf("memory: %w: Query.After is not the Page.Next of this store", store.ErrInvalid)
 	}
 	return id[:], nil
 }

@@ -1,6 +1,5 @@
-// Package memory is the reference store: records live as long as the process.
-// It is for tests, for development, and for services whose operations need no
-// memory beyond their own life.
+// Package memory is the reference store. Its records end with the process: it is for tests, for
+// development, and for services whose operations may be forgotten at a restart.
 package memory
 
 import (
@@ -14,46 +13,46 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// DefaultMaxRecords is how many records a store holds unless told otherwise.
+// DefaultMaxRecords is the default of Options.MaxRecords.
 const DefaultMaxRecords = 1_000_000
 
 // Options configure a Store. The zero value is usable.
 type Options struct {
-	// MaxRecords bounds how many records are held. At the limit new claims
-	// are refused, and nothing is executed. Default DefaultMaxRecords.
+	// MaxRecords is how many records the store holds at most. Above it new claims fail and
+	// nothing is executed. Default DefaultMaxRecords.
 	MaxRecords int
-	// Clock is the store's clock, for any number of goroutines at once. Default time.Now.
+	// Clock is the store's clock. It must be safe for concurrent use. Default time.Now.
 	Clock func() time.Time
 }
 
 // Store is a store.WorkStore, store.OutboxStore, store.Watcher, store.Sweeper and store.Browser in memory.
 type Store struct {
 	o     Options
-	start time.Time // instants are counted from it, with the clock's monotonic part
+	start time.Time // instants are relative to it, by the monotonic clock
 
-	shards [64]shard    // by ID, lest operations wait for each other
+	shards [64]shard    // by ID, so that operations do not wait for each other
 	n      atomic.Int64 // entries held
-	fence  atomic.Int64 // of the last claim of any key: it outlives every record
+	fence  atomic.Int64 // of the last claim of any key, also of deleted records
 
-	waits   sync.Mutex  // guards queues; taken last
-	queues  queues      // what waits
-	crowded atomic.Bool // there is much in them that is out of date
+	waits     sync.Mutex // guards queues; taken last
+	queues    queues
+	cluttered atomic.Bool // many of their places are outdated
 
 	sweeping sync.Mutex // taken first
-	swept    int        // the shard that the sweep has come to
+	swept    int        // the shard at which the next sweep begins
 }
 
 // shard has the entries whose IDs end alike.
 type shard struct {
 	mu     sync.Mutex
-	index  map[store.ID]int // places among the entries
-	chunks [][]entry        // see at: few large objects, for the garbage collector's sake
+	index  map[store.ID]int // of the entries
+	chunks [][]entry        // see at: few large objects, for the garbage collector
 	n      int              // entries held
 	cursor int              // of the sweep
 	_      [64]byte         // so that no two locks share a cache line
 }
 
-// shard returns the one of an ID.
+// shard returns the shard of an ID.
 func (s *Store) shard(id store.ID) *shard { return &s.shards[int(id[len(id)-1])%len(s.shards)] }
 
 // chunk is how many entries are allocated together.
@@ -62,10 +61,10 @@ const chunk = 32
 // instant is a time on the store's clock, since its start.
 type instant = time.Duration
 
-// never is the instant that does not come.
+// never is later than every instant.
 const never instant = math.MaxInt64
 
-// entry is a record. It holds as few pointers as can be.
+// entry is a record.
 type entry struct {
 	id, scope   store.ID
 	fingerprint store.Fingerprint
@@ -73,14 +72,14 @@ type entry struct {
 	label       store.Label
 	state       store.State
 	gone        bool
-	ended       bool // settled, released or parked, at settled
-	outside     bool // see store.ClaimRequest; of what runs
+	ended       bool // settled, released or abandoned, at the instant settled
+	outside     bool // see store.ClaimRequest; false unless it runs
 	attempt     int
 	fence       int64
 	result      store.Result
-	work        *work // nil unless it has any
+	work        *work // nil if there is none
 
-	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of what is accepted: when it can be taken
+	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of an accepted operation: when it can be taken
 	changed                                     chan struct{} // closed when the record stops running; nil if no caller watches
 }
 
@@ -100,7 +99,7 @@ func New(o Options) *Store {
 
 func (s *Store) now() instant { return s.o.Clock().Sub(s.start) }
 
-// after is now + d, or the last instant before never if that cannot be counted.
+// after is now + d, or the last instant before never if the sum overflows.
 func after(now instant, d time.Duration) instant {
 	const last = never - 1
 	if d > 0 && now > last-d {
@@ -109,21 +108,21 @@ func after(now instant, d time.Duration) instant {
 	return now + d
 }
 
-// at returns the entry at a place. The caller holds its mu, and keeps the pointer
-// no longer than until the next removal.
+// at returns the entry at a place. The caller holds sh.mu. The pointer is valid until the next
+// removal.
 func (sh *shard) at(i int) *entry { return &sh.chunks[i/chunk][i%chunk] }
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
-	return s.enter(ctx, req, func(e *entry, now instant) { s.grant(e, req, now) })
+	return s.acquire(ctx, req, func(e *entry, now instant) { s.grant(e, req, now) })
 }
 
-// enter looks for the record of req, and calls begin for one that can be begun.
-func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*entry, instant)) (store.Record, error) {
+// acquire returns the record of req. It calls begin first if a run can begin.
+func (s *Store) acquire(ctx context.Context, req store.ClaimRequest, begin func(*entry, instant)) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	defer s.tidy()
+	defer s.compact()
 	sh := s.shard(req.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -149,7 +148,7 @@ func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*e
 	return s.record(e, now), nil
 }
 
-// add makes room for a record. The caller holds sh.mu.
+// add adds an entry for req. The caller holds sh.mu.
 func (sh *shard) add(req store.ClaimRequest) *entry {
 	if sh.n == len(sh.chunks)*chunk {
 		sh.chunks = append(sh.chunks, make([]entry, chunk))
@@ -164,7 +163,7 @@ func (sh *shard) add(req store.ClaimRequest) *entry {
 	return e
 }
 
-// full is the error of a store that holds no more.
+// full is the error of a new claim at the limit.
 func (s *Store) full() error {
 	return fmt.Errorf("memory: %w: %d records are held, the limit of Options.MaxRecords", store.ErrNotDone, s.o.MaxRecords)
 }
@@ -175,26 +174,26 @@ func (s *Store) grant(e *entry, req store.ClaimRequest, now instant) {
 	e.attempt++
 	e.leaseEnd = after(now, req.Lease)
 	e.label = req.Label
-	s.own(e, req.Owner, now)
+	s.assign(e, req.Owner, now)
 	e.outside = req.Outside
 }
 
 // Outside implements store.OutsideStore.
 func (s *Store) Outside() {}
 
-// own gives e to an owner, with a fence of its own. The caller holds its shard's mu.
-func (s *Store) own(e *entry, owner store.Owner, now instant) {
+// assign gives e an owner and a new fence. The caller holds its shard's mu.
+func (s *Store) assign(e *entry, owner store.Owner, now instant) {
 	e.fence = s.fence.Add(1)
 	e.owner = owner
 	e.claimed = now
 	e.ended, e.outside, e.expires, e.forget = false, false, never, never
 }
 
-// retention is how long a dead run is remembered that had no effect.
+// retention is how long an abandoned claim without effect is remembered.
 const retention = 24 * time.Hour
 
-// park makes a dead run's record unknown, or accepted if the run may be repeated, or
-// retryable if it can have had no effect. The caller holds its shard's mu.
+// park ends a run with an expired lease. Its record becomes unknown; accepted if the run may be
+// repeated; retryable if the run cannot have had an effect. The caller holds its shard's mu.
 func (s *Store) park(e *entry, now instant) {
 	switch {
 	case e.repeatable():
@@ -209,12 +208,12 @@ func (s *Store) park(e *entry, now instant) {
 	e.ended, e.settled = true, now
 }
 
-// to takes e along an arrow of the state machine, which callers have checked
-// to be there. The caller holds its shard's mu.
+// to changes the state of e. The caller has checked that the transition exists, and holds its
+// shard's mu.
 func (e *entry) to(verb store.Verb) {
 	next, ok := e.state.Next(verb)
 	if !ok {
-		panic(fmt.Sprintf("memory: no way to %v from %v", verb, e.state))
+		panic(fmt.Sprintf("memory: state %v has no transition %v", e.state, verb))
 	}
 	e.state = next
 	if e.changed != nil {
@@ -242,8 +241,7 @@ func (s *Store) current(id store.ID, now instant) *entry {
 	return e
 }
 
-// remove forgets the entry at place i, which the last one takes. The caller
-// holds sh.mu.
+// remove deletes the entry at place i and moves the last entry there. The caller holds sh.mu.
 func (s *Store) remove(sh *shard, i int) {
 	delete(sh.index, sh.at(i).id)
 	s.n.Add(-1)
@@ -259,7 +257,7 @@ func (s *Store) remove(sh *shard, i int) {
 	}
 }
 
-// record returns the record as it is at now. The caller holds its shard's mu.
+// record returns the record at now. The caller holds its shard's mu.
 func (s *Store) record(e *entry, now instant) store.Record {
 	r := store.Record{ID: e.id, Scope: e.scope, Label: e.label, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
 		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimed)}
@@ -280,19 +278,19 @@ func (s *Store) record(e *entry, now instant) store.Record {
 
 // Read implements store.Store.
 func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
-	return s.look(ctx, id, func(e *entry, now instant) store.Record {
+	return s.view(ctx, id, func(e *entry, now instant) store.Record {
 		r := s.record(e, now)
 		r.Cancelling = e.work != nil && e.work.cancelling
 		return r
 	})
 }
 
-// look returns what show makes of the record of id, if there is one.
-func (s *Store) look(ctx context.Context, id store.ID, show func(*entry, instant) store.Record) (store.Record, error) {
+// view returns the result of show for the record of id, if there is one.
+func (s *Store) view(ctx context.Context, id store.ID, show func(*entry, instant) store.Record) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	defer s.tidy()
+	defer s.compact()
 	sh := s.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -309,7 +307,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, do func(e *entry, now
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	defer s.tidy()
+	defer s.compact()
 	sh := s.shard(c.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -326,7 +324,7 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	defer s.tidy()
+	defer s.compact()
 	for _, c := range claims {
 		if !s.extend(c, lease) {
 			lost = append(lost, c)
@@ -335,7 +333,7 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	return lost, nil
 }
 
-// extend renews one lease; false if it is lost.
+// extend renews one lease. It returns false if the lease is lost.
 func (s *Store) extend(c store.Claim, lease time.Duration) bool {
 	sh := s.shard(c.ID)
 	sh.mu.Lock()
@@ -359,7 +357,7 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 		verb = store.VerbFail
 	}
 	return s.change(ctx, c, func(e *entry, now instant) error {
-		if e.state == out.State && e.came(out, now) {
+		if e.state == out.State && e.hasOutcome(out, now) {
 			return nil // the reply to the first time was lost
 		}
 		if _, ok := e.state.Next(verb); !ok {
@@ -377,9 +375,9 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	})
 }
 
-// came reports whether the settled record has that result. One that has expired, by
-// itself or by hand, may have been another.
-func (e *entry) came(out store.Settlement, now instant) bool {
+// hasOutcome reports whether the settled record has that outcome. An expired result may have
+// been another one.
+func (e *entry) hasOutcome(out store.Settlement, now instant) bool {
 	return now < e.expires && e.gone == out.Gone && (e.gone || e.result.Equal(out.Result))
 }
 
@@ -393,7 +391,7 @@ func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention
 			return store.ErrFenced
 		}
 		if e.accepted() {
-			s.handBack(e, now, 0)
+			s.requeue(e, now, 0)
 			return nil
 		}
 		e.to(store.VerbRelease)
@@ -419,7 +417,7 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
 		changed, left := e.changed, e.leaseEnd-now
 		sh.mu.Unlock()
 
-		lapse := time.NewTimer(left) // looked at again then: a heartbeat may have come
+		lapse := time.NewTimer(left) // then the record is read again: a heartbeat may have renewed it
 		select {
 		case <-changed:
 		case <-lapse.C:
@@ -432,13 +430,13 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
 	}
 }
 
-// Sweep implements store.Sweeper. It goes round the records, limit at a time.
+// Sweep implements store.Sweeper. Each call reads up to limit records; the next continues there.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	var swept store.Swept
 	if err := ctx.Err(); err != nil {
 		return swept, err
 	}
-	defer s.tidy()
+	defer s.compact()
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()
 	for ; s.swept < len(s.shards); s.swept++ {
@@ -452,8 +450,8 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	return swept, nil
 }
 
-// sweep goes on in a shard, and returns at how many records it has looked: at fewer than
-// limit only at the end of it.
+// sweep continues in a shard and returns how many records it has read. These are fewer than
+// limit only at the end of the shard.
 func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -466,7 +464,7 @@ func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
 		e := sh.at(sh.cursor)
 		wasGone := e.gone
 		if s.current(e.id, now) == nil {
-			swept.Purged++ // the last record has taken its place
+			swept.Purged++ // the last record is now at the cursor
 			continue
 		}
 		if e.gone && !wasGone {
@@ -482,5 +480,5 @@ func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
 	return looked
 }
 
-// Len returns how many records are held.
+// Len returns how many records the store holds.
 func (s *Store) Len() int { return int(s.n.Load()) }

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	minScan  = 256 // keys that one SCAN, or records that one step, looks at, at least
+	minScan  = 256 // keys that one SCAN, or records that one step, reads at least
 	maxSteps = 16  // SCANs, or stretches of shards or parts of such, in one page
 )
 
-// Browse implements store.Browser. Accepted, running and unknown records are found in
-// a list of them; for other states all keys of the database are looked at. Either way one
-// page looks at a bounded number. While a cluster moves slots a record may come
-// twice or be missed, and of all keys also while the server shrinks its table.
+// Browse implements store.Browser. Accepted, running and unknown records are read from a list;
+// for other states it scans all keys of the database. One page reads a bounded number of them.
+// While a cluster moves slots, a record may be missing or come twice. The same is true of a scan
+// while the server shrinks its table.
 func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := s.begin(ctx); err != nil {
 		return store.Page{}, err
@@ -60,7 +60,7 @@ func indexedOnly(q store.Query) bool {
 	})
 }
 
-// browsing is a page in the making.
+// browsing is a page that is being filled.
 type browsing struct {
 	s    *Store
 	q    store.Query
@@ -68,8 +68,7 @@ type browsing struct {
 	page store.Page
 }
 
-// indexed goes through the lists of shards, a stretch at a time, or as much of one
-// as a step may look at.
+// indexed reads the lists of shards, a stretch at a time, or as much of one as a step may read.
 func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error) {
 	limit := max(b.room, minScan)
 	for range maxSteps {
@@ -107,7 +106,7 @@ func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error
 	return at.part < shards, nil
 }
 
-// scanned goes through all keys, server by server.
+// scanned scans all keys, server by server.
 func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error) {
 	servers, err := b.s.masters(ctx)
 	if err != nil {
@@ -159,7 +158,7 @@ func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
 	return masters, nil
 }
 
-// take looks at records in the order given and keeps those that match. It reports
+// take reads records in the given order and adds those that match to the page. It reports
 // whether the page became full before the end.
 func (b *browsing) take(ctx context.Context, at *place, ids []store.ID) (full bool, err error) {
 	for len(ids) > 0 {
@@ -187,8 +186,8 @@ func (b *browsing) take(ctx context.Context, at *place, ids []store.ID) (full bo
 	return false, nil
 }
 
-// asksForDamaged reports whether a record that cannot be read is to be shown. Of which
-// scope it is, its identity tells.
+// asksForDamaged reports whether a record that cannot be read is shown. Its scope is part of its
+// identity.
 func (b *browsing) asksForDamaged(rec store.Record) bool {
 	least, greatest := store.ScopeRange(b.q.Scope)
 	return len(b.q.States) == 0 && b.q.OlderThan == 0 && b.q.NewerThan == 0 &&
@@ -224,8 +223,8 @@ func (s *Store) peek(ctx context.Context, ids []store.ID) ([]store.Record, []tim
 	return recs, ages, err
 }
 
-// place is where a page ends: a shard, or a span of a server's keys,
-// and if it ended inside of that, the last identity looked at.
+// place is where a page ends: a shard, or a span of a server's keys, and if it ended inside of
+// that, the last identity read.
 type place struct {
 	part   int
 	span   span
@@ -264,7 +263,7 @@ func parsePlace(q store.Query) (p place, err error) {
 	return p, nil
 }
 
-// digest tells queries apart that must not share cursors.
+// digest distinguishes queries that must not share cursors.
 func digest(q store.Query) uint32 {
 	h := fnv.New32a()
 	h.Write(q.Scope[:])

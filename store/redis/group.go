@@ -10,7 +10,7 @@ import (
 
 const (
 	maxGroup = 128 // records that one script works on, so that none keeps the server for long
-	atATime  = 8   // scripts of one call that are under way together, unless it must not wait
+	atATime  = 8   // scripts of one call that run concurrently, except in a cluster
 )
 
 // group divides n things into lists of those that one script may work on: the
@@ -33,8 +33,8 @@ func (s *Store) group(n int, id func(i int) store.ID) (groups [][]int) {
 	return groups
 }
 
-// each is concurrently, in a cluster with all together: those for a server that is down
-// hold up no others.
+// each is concurrently, in a cluster without a limit: calls to a server that is down do not
+// delay others.
 func (s *Store) each(n int, do func(i int) error) []error {
 	if s.cluster {
 		return concurrently(shards, n, do)
@@ -42,8 +42,7 @@ func (s *Store) each(n int, do func(i int) error) []error {
 	return concurrently(atATime, n, do)
 }
 
-// concurrently calls do for 0 to n-1, up to limit together, and returns what went wrong
-// with each.
+// concurrently calls do for 0 to n-1, up to limit at a time, and returns the error of each.
 func concurrently(limit, n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -59,7 +58,7 @@ func concurrently(limit, n int, do func(i int) error) []error {
 	return errs
 }
 
-// first returns what went wrong first, and how many of errs are errors.
+// first returns the first error of errs and the number of errors.
 func first(errs []error) (err error, n int) {
 	for _, e := range errs {
 		if e == nil {
@@ -72,12 +71,11 @@ func first(errs []error) (err error, n int) {
 	return err, n
 }
 
-// aPhase is how long one of several steps of a call waits for a cluster's server, if the
-// call has no deadline.
+// aPhase is how long a step of a call waits for a cluster's server if the call has no deadline.
 const aPhase = 3 * time.Second
 
-// phase is for one of so many steps of a call that are left: what waits for a server
-// of a cluster that is down must leave time for the others.
+// phase limits a step of a call with that many steps left: a step that waits for a server that
+// is down must leave time for the others.
 func (s *Store) phase(ctx context.Context, left int) (context.Context, context.CancelFunc) {
 	if !s.cluster {
 		return ctx, func() {}

@@ -20,7 +20,7 @@ type span struct {
 // slotBits is how many bits the number of a slot has.
 const slotBits = 14
 
-// scannable is a server whose keys are gone through.
+// scannable is a server whose keys are scanned.
 type scannable struct {
 	Client
 	slotted bool // it has a table for each slot
@@ -76,10 +76,9 @@ func (s *Store) pattern(scope store.ID) string {
 	return b.String()
 }
 
-// scan returns the identities in a span, and where it ends. An unbounded span
-// ends after about count keys. What is in a span stays in it, as long as the
-// server's table does not shrink, so a page may end in the middle of one and the
-// next go on there.
+// scan returns the identities in a span, and where it ends. An unbounded span ends after about
+// count keys. Keys stay in their span unless the server's table shrinks, so a page may end
+// within a span and the next may continue there.
 func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int, sp span) (ids []store.ID, end uint64, err error) {
 	for at := sp.start; ; {
 		found, next, err := s.scanOnce(ctx, c, pattern, count, at)
@@ -91,7 +90,7 @@ func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int
 		case c.before(next, sp.end):
 			ids, at = append(ids, found...), next
 		case count > 1:
-			count = 1 // keys have gone: in small steps up to the end
+			count = 1 // keys were deleted: small steps up to the end
 		default:
 			// One step takes one place that is not empty, which is its last:
 			// that one is beyond the end.

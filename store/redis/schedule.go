@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	maxDue    = store.MaxBrowse // records that one Due returns
-	maxPeeked = 4 * maxDue      // records that it compares, about
-	minPeeked = 8               // of each queue, at least
-	minReads  = 16              // queues that it reads together, at least
-	maxRounds = 8               // of such reads, because the schedule may be too early
-	maxHanded = 8 << 20         // bytes of records after which a script and Due return no more
+	maxDue      = store.MaxBrowse // records that one Due returns
+	maxPeeked   = 4 * maxDue      // records that it compares, about
+	minPeeked   = 8               // of each queue, at least
+	minReads    = 16              // queues that it reads together, at least
+	maxRounds   = 8               // of such reads, because the schedule may be too early
+	maxDueBytes = 8 << 20         // bytes of records after which a script and Due return no more
 
 	absence = 30 * time.Second // until a queue whose server does not answer is read again
 	blind   = 256              // shards that are read together without the schedule; a divisor of shards
@@ -102,7 +102,7 @@ func (s *Store) due(ctx context.Context, what waitsFor, limit int, again time.Du
 		return nil, fmt.Errorf("%w: redis: limit is %d, and records are due again after %v: the limit must be 1 to %d, and the time positive",
 			store.ErrInvalid, limit, again, maxDue)
 	}
-	var all handed
+	var all dueBatch
 	var failed error
 	for round := 0; len(all.recs) < limit && round < maxRounds && ctx.Err() == nil; round++ {
 		room := limit - len(all.recs)
@@ -194,8 +194,8 @@ func (s *Store) unscheduled(ctx context.Context, what waitsFor, names []string) 
 	})
 }
 
-// handed are the records that a read of some queues returns.
-type handed struct {
+// dueBatch are the records that a read of some queues returns.
+type dueBatch struct {
 	recs    []store.Record
 	damaged []store.Claim
 	taken   []bool // of each candidate, whether it was returned
@@ -212,17 +212,17 @@ type candidate struct {
 
 // readQueues returns up to room records of some queues, and unless the schedule is lost writes
 // there when the queues must be read again. An error concerns some of the queues only.
-func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead, room int, again time.Duration, lost bool) (handed, error) {
+func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead, room int, again time.Duration, lost bool) (dueBatch, error) {
 	found, missing, failed := s.peekQueues(ctx, what, reads, max(minPeeked, min(room, maxPeeked/len(reads))))
 	if failed != nil && !s.cluster {
-		return handed{}, failed
+		return dueBatch{}, failed
 	}
 	longest := func(a, b candidate) int { return cmp.Compare(a.due, b.due) }
 	slices.SortStableFunc(found, longest)
 	found = inTurns(found, func(c candidate) string { return reads[c.read].name })
 	chosen := found[:min(room, len(found))]
 	slices.SortStableFunc(chosen, longest)
-	h, err := s.hand(ctx, what, reads, chosen, again)
+	h, err := s.takeDue(ctx, what, reads, chosen, again)
 	for i, c := range found {
 		if i < len(h.taken) && h.taken[i] {
 			reads[c.read].until(again)
@@ -275,9 +275,9 @@ func (s *Store) peekQueues(ctx context.Context, what waitsFor, reads []queueRead
 	return found, missing, failed
 }
 
-// hand returns those of the records that are due, with their work, makes them due again later,
+// takeDue returns those of the records that are due, with their work, makes them due again later,
 // and names those that cannot be read. An error concerns some of them only.
-func (s *Store) hand(ctx context.Context, what waitsFor, reads []queueRead, some []candidate, again time.Duration) (h handed, err error) {
+func (s *Store) takeDue(ctx context.Context, what waitsFor, reads []queueRead, some []candidate, again time.Duration) (h dueBatch, err error) {
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()
 	var size atomic.Int64
@@ -285,7 +285,7 @@ func (s *Store) hand(ctx context.Context, what waitsFor, reads []queueRead, some
 	h.taken = make([]bool, len(some))
 	groups := s.group(len(some), func(i int) store.ID { return some[i].id })
 	err, _ = first(concurrently(atATime, len(groups), func(g int) error {
-		room := maxHanded - size.Load()
+		room := maxDueBytes - size.Load()
 		if room <= 0 {
 			return nil
 		}
@@ -327,6 +327,6 @@ func (s *Store) hand(ctx context.Context, what waitsFor, reads []queueRead, some
 			h.recs = append(h.recs, rec)
 		}
 	}
-	h.full = size.Load() >= maxHanded
+	h.full = size.Load() >= maxDueBytes
 	return h, err
 }

@@ -1,7 +1,7 @@
--- KEYS queue, record, result and outbox of each. ARGV whether they are to be run,
--- until when they are not due again, the number of bytes after which to end, then of
--- each the id and the name that the queue is for. Returns of each the record with its work, what is there if it cannot be
--- read, or nothing if it is not due here.
+-- KEYS of each record: queue, record, result, outbox. ARGV '1' for jobs, the time after which
+-- they are due again, the number of bytes after which it returns no more, then of each record the
+-- id and the name of its queue. Returns for each the record with its work; now and its bytes if
+-- it cannot be read; nothing if it is not due here.
 local all, size, most = {}, 0, tonumber(ARGV[3])
 for i = 1, #KEYS, 4 do
 	local n = (i + 3) / 4

@@ -1,7 +1,7 @@
--- KEYS schedules. ARGV of each: name, shard, since when it was due as noted when it was
--- looked at, '' if it was not in the schedule, and how long it is until it is due again,
--- '' for never. If nothing has written to the schedule meanwhile, that is right; else it
--- may lack what was put into the queue after the look, and only an earlier time is noted.
+-- KEYS schedules. ARGV of each queue: name, shard, its time in the schedule when it was read,
+-- '' if it was not asked, and the time until it is due again, '' for never. If its entry was
+-- not written since, that time replaces it. Otherwise a record may have been added after the
+-- read, and only an earlier time is written.
 for i = 1, #ARGV, 4 do
 	local name, shard, seen, again = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
 	local schedule = queued(KEYS[1], name)

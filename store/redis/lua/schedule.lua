@@ -1,7 +1,7 @@
--- KEYS schedules. ARGV limit of all, how many names at most, the first of them, and perhaps
--- names. Without any, they are those under which something waits. Returns the first of
--- those that it did not look at, '' if there is none, and of each name it and the
--- shards that have something due, behind each since when, as it is noted.
+-- KEYS schedules. ARGV limit of all, limit of names, the first name, and perhaps names.
+-- Without names it takes all names with a queue. Returns the first name that it did not read,
+-- '' if there is none, and for each name the name and a list of the shards that are due, each
+-- followed by its time in the schedule.
 local most, names, next = tonumber(ARGV[2]), {}, ''
 for i = 4, #ARGV do names[#names + 1] = ARGV[i] end
 local all = #names == 0

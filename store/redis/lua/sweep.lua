@@ -1,8 +1,7 @@
--- KEYS of each shard the index, and the queues of what is to be run and to be sent.
--- ARGV limit, and how many names of each at most. Returns of each shard three lists: the
--- identities whose leases seem to have run out, and of either kind of queue the names
--- under which something waits, others each time if there are more, and behind each how
--- long it is until the first is due.
+-- KEYS of each shard: index, queues of jobs, queues of messages. ARGV limit, limit of names of
+-- each. Returns for each shard three lists: the identities whose leases seem to have expired, and
+-- for either kind of queue the names with a queue (random ones if there are more), each followed
+-- by the time until its first record is due.
 local all, left = {}, tonumber(ARGV[1])
 for i = 1, #KEYS, 3 do
 	local lists = {{}, {}, {}}

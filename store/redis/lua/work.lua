@@ -1,8 +1,8 @@
--- What a record has besides is in the key of its result, until there is one: a hash
--- of w, the work, and n, the notes. What is to be sent is in a key of its own, the
--- outbox. What waits is in a queue of its shard and name, by when it is due; and the
--- schedule of the name says of each shard when the first of its queue is. Where names are
--- looked for, they are members of a set whose key queues and schedules begin with.
+-- Before there is a result, the key of the result is a hash of w, the job, and n, the
+-- checkpoints. Unsent messages are in a key of their own, the outbox. Jobs and messages are in a
+-- queue of their shard and name, ordered by the time when they are due. The schedule of a name
+-- has the time of the first record of each shard's queue. The names are the members of a set;
+-- the keys of queues and schedules begin with its key.
 local GONE, WORK, CANCELLING, NOTES, REPEATABLE = 1, 4, 8, 16, 32
 
 local function has(rec, flag) return rec:byte(3) % (2 * flag) >= flag end
@@ -18,9 +18,8 @@ local function whole(rec, resultkey, outboxkey)
 	return {now, rec, false, more[1], more[2]}
 end
 
--- plan sees to it that the schedule has a shard when something of it is due. It leaves
--- a trace, also if that is so already: a caller that looks at the shard meanwhile may
--- not have seen it.
+-- plan writes into the schedule that a shard is due then, or earlier. It always changes the
+-- entry: a caller that is reading the queue may not have seen the new record.
 local function plan(schedules, name, shard, due)
 	local schedule = queued(schedules, name)
 	redis.call('ZADD', schedules, '0', name)
@@ -29,8 +28,8 @@ local function plan(schedules, name, shard, due)
 	redis.call('ZADD', schedule, string.format('%d', due), shard)
 end
 
--- wait puts a record into the queue of its shard and name. The schedules are nil if
--- another server has them.
+-- wait puts a record into the queue of its shard and name. schedules is nil if the schedule is
+-- on another server.
 local function wait(queues, name, id, due, schedules, shard)
 	redis.call('ZADD', queues, '0', name)
 	redis.call('ZADD', queued(queues, name), string.format('%d', due), id)
