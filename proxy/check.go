@@ -100,6 +100,19 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	rest, err := c.checkProblems()
 	bad(err)
 	bad(rest.checkUnrouted(done, logger))
+	names := c.checkRoutes(done, rest, bad, logger)
+	bad(c.crossCheck())
+	c.checkReconcile(done, bad)
+	c.checkPages(bad)
+	c.checkConsume(done, names, bad, logger)
+	if len(errs) > 0 {
+		return nil, c.hide(errors.Join(errs...))
+	}
+	return done, nil
+}
+
+// checkRoutes adds the checked routes to done, and returns the names that are taken.
+func (c *Config) checkRoutes(done *checked, rest *Config, bad func(error, ...any), logger *slog.Logger) map[string]bool {
 	routing, names := newRouting(""), map[string]bool{}
 	if done.unrouted != nil {
 		names[unroutedClass] = true
@@ -123,14 +136,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		}
 		done.routes = append(done.routes, cr)
 	}
-	bad(c.crossCheck())
-	c.checkReconcile(done, bad)
-	c.checkPages(bad)
-	c.checkConsume(done, names, bad, logger)
-	if len(errs) > 0 {
-		return nil, c.hide(errors.Join(errs...))
-	}
-	return done, nil
+	return names
 }
 
 // check returns the upstream's URL.
