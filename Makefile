@@ -3,8 +3,9 @@
 GO      ?= go
 # The modules for frameworks and protocols. Each is tested with the versions that its own
 # go.mod names, as its users build it; go.work is for editors.
-SKINS   := stetgrpc stetconnect stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp
-MODULES := . proof bench examples $(SKINS)
+CONTRIB := $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
+PROOF   := internal/test/proof
+MODULES := . $(PROOF) bench examples $(CONTRIB)
 export GOWORK := off
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
@@ -22,15 +23,15 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 services: ## Install the servers that tests start (Debian packages; needs root once)
-	@./internal/rig/services.sh
+	@./internal/test/rig/services.sh
 
 # The packages that take minutes are begun first: they mostly wait, and would be
 # waited for at the end.
-SLOW       := ./store/redis ./store/postgres ./internal/rig
+SLOW       := ./store/redis ./store/postgres ./internal/test/rig
 SLOW_PROOF := ./crashtest/...
 
 # go test, with a second look at a test that fails (the script says which).
-TESTS := GO="$(GO)" $(CURDIR)/internal/rig/tests.sh
+TESTS := GO="$(GO)" $(CURDIR)/internal/test/rig/tests.sh
 
 test: services ## Run all tests of all modules, race detector on
 	@$(MAKE) --no-print-directory -k -j 2 $(addprefix test-in-,$(MODULES))
@@ -38,7 +39,7 @@ test: services ## Run all tests of all modules, race detector on
 test-in-.:
 	$(GO) vet ./... && $(TESTS) -race -p $(PACKAGES) -timeout 30m $(SLOW) ./...
 
-test-in-proof: SLOW_HERE := $(SLOW_PROOF)
+test-in-$(PROOF): SLOW_HERE := $(SLOW_PROOF)
 $(addprefix test-in-,$(filter-out .,$(MODULES))):
 	cd $(@:test-in-%=%) && $(GO) vet ./... && $(TESTS) -race -p $(BESIDE) -timeout 30m $(SLOW_HERE) ./...
 
@@ -49,27 +50,27 @@ size: ## Print the sizes of the code with their limits and aims
 	$(GO) test ./internal/archtest -count 1 -run Budgets -v | grep limit
 
 lint: ## Run golangci-lint (built from source the first time: some minutes)
-	$(GO) run $(LINT) run ./... && cd proof && $(GO) run $(LINT) run ./...
+	$(GO) run $(LINT) run ./... && cd $(PROOF) && $(GO) run $(LINT) run ./...
 
 ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
-	cd proof && $(GO) run ./cmd/crashtest payments
+	cd $(PROOF) && $(GO) run ./cmd/crashtest payments
 
 ordeal-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
-	cd proof && $(GO) run ./cmd/crashtest payments -long -table
+	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
-	cd proof && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
+	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
 
 ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
 ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
-	cd proof && $(GO) run ./cmd/crashtest messages
+	cd $(PROOF) && $(GO) run ./cmd/crashtest messages
 
 ordeal-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
-	cd proof && $(GO) run ./cmd/crashtest async
+	cd $(PROOF) && $(GO) run ./cmd/crashtest async
 
-ORDEAL_OF = cd proof && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
+ORDEAL_OF = cd $(PROOF) && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
 ordeal-python: services ## Kill services in Python 300 times, sidecars 200 times, PostgreSQL 20 times; stop 20 processes (10 min)
 	$(ORDEAL_OF) Python -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
 
@@ -89,15 +90,15 @@ ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
 simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
-	cd proof && $(GO) run ./simulate/cmd -seeds 1000000
-	cd proof && $(GO) run ./simulate/cmd -tx -seeds 200000
-	cd proof && $(GO) run ./simulate/cmd -work -seeds 200000
+	cd $(PROOF) && $(GO) run ./simulate/cmd -seeds 1000000
+	cd $(PROOF) && $(GO) run ./simulate/cmd -tx -seeds 200000
+	cd $(PROOF) && $(GO) run ./simulate/cmd -work -seeds 200000
 
 model: ## Search every state of the protocol (2 min)
-	cd proof && $(GO) run ./model/cmd
+	cd $(PROOF) && $(GO) run ./model/cmd
 
 mutants: services ## Break the product in some 190 ways, each of which the tests must notice (an hour)
-	cd proof && $(GO) run ./mutants
+	cd $(PROOF) && $(GO) run ./mutants
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./client && $(GO) run ./pairs
@@ -115,7 +116,7 @@ bench-redis: services ## Measure the Redis store beside redis-benchmark with the
 	cd bench && $(GO) run ./redis
 
 bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
-	cd bench && $(GO) run ./proxy
+	cd bench && $(GO) run ./internal/proxy
 
 bench-async: services ## Measure operations from acceptance to outcome, beside River alone and embedded (5 min)
 	cd bench && $(GO) run ./async

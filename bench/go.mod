@@ -116,15 +116,15 @@ require (
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect
 	github.com/riverqueue/river/rivertype v0.51.1 // indirect
 	github.com/sony/gobreaker v1.0.0 // indirect
-	github.com/stet-go/stet/stetconnect v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetecho v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetecho4 v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetfiber v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetgin v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetgrpc v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetlambda v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetmcp v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetwatermill v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetconnect v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetecho v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetecho4 v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetfiber v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetgin v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetgrpc v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetlambda v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetmcp v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetwatermill v0.0.0-00010101000000-000000000000
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
@@ -142,20 +142,20 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 )
 
-replace github.com/stet-go/stet/stetfiber => ../stetfiber
+replace github.com/stet-go/stet/contrib/stetfiber => ../contrib/stetfiber
 
-replace github.com/stet-go/stet/stetgin => ../stetgin
+replace github.com/stet-go/stet/contrib/stetgin => ../contrib/stetgin
 
-replace github.com/stet-go/stet/stetgrpc => ../stetgrpc
+replace github.com/stet-go/stet/contrib/stetgrpc => ../contrib/stetgrpc
 
-replace github.com/stet-go/stet/stetecho => ../stetecho
+replace github.com/stet-go/stet/contrib/stetecho => ../contrib/stetecho
 
-replace github.com/stet-go/stet/stetecho4 => ../stetecho4
+replace github.com/stet-go/stet/contrib/stetecho4 => ../contrib/stetecho4
 
-replace github.com/stet-go/stet/stetconnect => ../stetconnect
+replace github.com/stet-go/stet/contrib/stetconnect => ../contrib/stetconnect
 
-replace github.com/stet-go/stet/stetlambda => ../stetlambda
+replace github.com/stet-go/stet/contrib/stetlambda => ../contrib/stetlambda
 
-replace github.com/stet-go/stet/stetmcp => ../stetmcp
+replace github.com/stet-go/stet/contrib/stetmcp => ../contrib/stetmcp
 
-replace github.com/stet-go/stet/stetwatermill => ../stetwatermill
+replace github.com/stet-go/stet/contrib/stetwatermill => ../contrib/stetwatermill

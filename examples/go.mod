@@ -4,8 +4,8 @@ go 1.26.0
 
 replace (
 	github.com/stet-go/stet => ../
-	github.com/stet-go/stet/stetecho => ../stetecho
-	github.com/stet-go/stet/stetgin => ../stetgin
+	github.com/stet-go/stet/contrib/stetecho => ../contrib/stetecho
+	github.com/stet-go/stet/contrib/stetgin => ../contrib/stetgin
 )
 
 require (
@@ -28,8 +28,8 @@ require (
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/stet-go/stet v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetecho v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetgin v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetecho v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetgin v0.0.0-00010101000000-000000000000
 	github.com/uptrace/bun v1.3.0
 	github.com/uptrace/bun/dialect/pgdialect v1.3.0
 	golang.org/x/sync v0.24.0
@@ -85,8 +85,8 @@ require (
 	github.com/riverqueue/river/riverdriver v0.51.1 // indirect
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect
 	github.com/riverqueue/river/rivertype v0.51.1 // indirect
-	github.com/stet-go/stet/stetconnect v0.0.0-00010101000000-000000000000
-	github.com/stet-go/stet/stetgrpc v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetconnect v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/contrib/stetgrpc v0.0.0-00010101000000-000000000000
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
@@ -113,6 +113,6 @@ require (
 	modernc.org/sqlite v1.60.1 // indirect
 )
 
-replace github.com/stet-go/stet/stetgrpc => ../stetgrpc
+replace github.com/stet-go/stet/contrib/stetgrpc => ../contrib/stetgrpc
 
-replace github.com/stet-go/stet/stetconnect => ../stetconnect
+replace github.com/stet-go/stet/contrib/stetconnect => ../contrib/stetconnect

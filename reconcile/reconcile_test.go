@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/reconcile"
 	"github.com/stet-go/stet/store"

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stetclient/journal"
 )

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 	"github.com/stet-go/stet/store/memory"

@@ -23,8 +23,8 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetwork"
 	stetriver "github.com/stet-go/stet/stetwork/river"

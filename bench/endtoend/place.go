@@ -18,7 +18,7 @@ import (
 	"github.com/stet-go/stet/bench/internal/post"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/postgres"
 )
 

@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 	"github.com/stet-go/stet/store/memory"
 )
 

@@ -26,7 +26,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/redis"

@@ -25,7 +25,7 @@ import (
 
 	"github.com/stet-go/stet/bench/internal/chart"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 const (

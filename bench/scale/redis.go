@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"

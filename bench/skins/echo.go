@@ -7,8 +7,8 @@ import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetecho"
-	"github.com/stet-go/stet/stetecho4"
+	"github.com/stet-go/stet/contrib/stetecho"
+	"github.com/stet-go/stet/contrib/stetecho4"
 	"github.com/stet-go/stet/stethttp"
 )
 

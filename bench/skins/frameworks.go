@@ -12,8 +12,8 @@ import (
 	"github.com/gofiber/fiber/v3"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetfiber"
-	"github.com/stet-go/stet/stetgin"
+	"github.com/stet-go/stet/contrib/stetfiber"
+	"github.com/stet-go/stet/contrib/stetgin"
 	"github.com/stet-go/stet/stethttp"
 )
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetgrpc"
+	"github.com/stet-go/stet/contrib/stetgrpc"
 )
 
 const payMethod = "/bench.Payments/Pay"

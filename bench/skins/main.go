@@ -23,7 +23,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/memory"
 )
 

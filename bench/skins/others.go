@@ -17,12 +17,12 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetconnect"
+	"github.com/stet-go/stet/contrib/stetconnect"
+	"github.com/stet-go/stet/contrib/stetlambda"
+	"github.com/stet-go/stet/contrib/stetmcp"
+	"github.com/stet-go/stet/contrib/stetwatermill"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stetlambda"
-	"github.com/stet-go/stet/stetmcp"
 	"github.com/stet-go/stet/stetmsg"
-	"github.com/stet-go/stet/stetwatermill"
 )
 
 func serveConnect(engine *stet.Engine) (target, error) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/stetfiber"
+	"github.com/stet-go/stet/contrib/stetfiber"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"

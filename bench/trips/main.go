@@ -11,7 +11,7 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func main() {

@@ -13,7 +13,7 @@ import (
 	goredislib "github.com/redis/go-redis/v9"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"

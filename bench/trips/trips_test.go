@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // TestRoundTripsAreAsWritten compares what is counted with testdata/trips.txt: a trip more is a

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // needChromium finds the browser.

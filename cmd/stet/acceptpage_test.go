@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // TestProgramOfThePageIsAcceptedAndDone runs the program of docs/accept.md behind its

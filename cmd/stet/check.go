@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 )
 
 func newCheck() *cobra.Command {

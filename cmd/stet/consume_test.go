@@ -23,8 +23,8 @@ import (
 	rabbit "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 // startConsumer starts a process that consumes; it dies at a point, unless that is "".

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 	"github.com/stet-go/stet/store/redis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // durable are the settings of a server on which nothing is wrong.

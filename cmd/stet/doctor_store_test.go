@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
 )

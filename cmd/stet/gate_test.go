@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/stettest"
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 // configured writes a configuration for an upstream.

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
-	"github.com/stet-go/stet/proxy"
-	"github.com/stet-go/stet/stetlog"
-	"github.com/stet-go/stet/stetmetrics"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/observe/stetlog"
+	"github.com/stet-go/stet/observe/stetmetrics"
 	"github.com/stet-go/stet/store"
 )
 

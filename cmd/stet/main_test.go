@@ -18,7 +18,7 @@ import (
 
 	"github.com/stet-go/stet/internal/demo"
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // The test binary is the command too: this variable makes it so.

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )

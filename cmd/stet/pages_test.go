@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 )
 
 // TestConfigurationsOfDocsAreAcceptable checks each configuration of a page as "stet check" does.

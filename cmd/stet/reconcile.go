@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stet-go/stet/proxy"
-	"github.com/stet-go/stet/stetlog"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/observe/stetlog"
 )
 
 // reconcileProgress is how often stet reconcile tells how far it is.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // register is a service whose requests do not end before their client does, and which

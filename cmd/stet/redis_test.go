@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func TestRedisIsAStoreLikeTheOthers(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // behindTLS is an address at which a server is reached by TLS, by clients that have the

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // renewed copies files over others.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 )
 
 // servers are the listeners of a proxy; the last one is for traffic.

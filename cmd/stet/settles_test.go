@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 // till is a service that settles, and its database. Its ledger has no unique

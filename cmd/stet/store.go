@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/memory"

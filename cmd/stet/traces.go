@@ -14,8 +14,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/stet-go/stet/proxy"
-	"github.com/stet-go/stet/stettrace"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/observe/stettrace"
 )
 
 // lastTraces bounds what the end of the proxy waits for its last spans.

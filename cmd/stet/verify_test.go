@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/internal/verify"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"

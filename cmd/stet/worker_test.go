@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // accepting writes the configuration of a proxy that accepts, with workers elsewhere.

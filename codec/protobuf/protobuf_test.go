@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/codec"
 	"github.com/stet-go/stet/codec/protobuf"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )

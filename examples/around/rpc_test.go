@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetconnect"
-	"github.com/stet-go/stet/stetgrpc"
+	"github.com/stet-go/stet/contrib/stetconnect"
+	"github.com/stet-go/stet/contrib/stetgrpc"
 	"github.com/stet-go/stet/store/memory"
 )
 

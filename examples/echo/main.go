@@ -15,7 +15,7 @@ import (
 	"github.com/labstack/echo/v5/middleware"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetecho"
+	"github.com/stet-go/stet/contrib/stetecho"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/sqlite"
 )

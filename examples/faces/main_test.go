@@ -14,7 +14,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }

@@ -13,7 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetgin"
+	"github.com/stet-go/stet/contrib/stetgin"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )

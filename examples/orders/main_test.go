@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 const patience = 2 * time.Minute // for what a loaded machine does

@@ -19,7 +19,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }

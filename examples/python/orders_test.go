@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet/examples/internal/flow"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/postgres"
 )
 

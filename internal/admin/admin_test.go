@@ -16,9 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/dashboard"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/dashboard"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )

@@ -7,7 +7,7 @@ import (
 
 // Base is what the names of conditions follow in the type of a problem document
 // (RFC 9457).
-const Base = "https://github.com/stet-go/stet/blob/main/dashboard/README.md#"
+const Base = "https://github.com/stet-go/stet/blob/main/internal/dashboard/README.md#"
 
 // Condition is a type of problem.
 type Condition struct {

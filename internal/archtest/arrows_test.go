@@ -12,7 +12,7 @@ import (
 // apart. A package that is not here is refused; "stet" is the root. Subpackages of
 // those marked with /... may import what the parent may, the parent, and each other.
 var arrows = []struct{ from, to string }{
-	{"store codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix internal/release internal/test/engine", ""},
+	{"store codec internal/fault internal/timer internal/problem internal/seal internal/child internal/test/rig internal/archtest internal/matrix internal/release internal/test/engine", ""},
 	{"observe canonical", "store"},
 	{"codec/protobuf", "codec"},
 	{"internal/coding", "codec store"},
@@ -33,28 +33,28 @@ var arrows = []struct{ from, to string }{
 	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
 	{"internal/rpc", "stet store internal/again internal/coding"},
-	{"stetlog stetmetrics stettrace", "stet store observe"},
+	{"observe/stetlog observe/stetmetrics observe/stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
-	{"internal/stettest", "stet store observe"},
+	{"internal/test/stettest", "stet store observe"},
 	{"internal/echotest", "stet stethttp stethttp/adaptertest"},
-	{"internal/stettest/sqlresult", "stet store stethttp internal/stettest"},
+	{"internal/test/stettest/sqlresult", "stet store stethttp internal/test/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet stethttp store/sqlite internal/child internal/crash"},
-	{"dashboard", "stet store stethttp internal/admin internal/problem"},
+	{"internal/dashboard", "stet store stethttp internal/admin internal/problem"},
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
-	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
+	{"internal/proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical internal/dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
 	{"cmd/stet", "..."}, // anything of this module
 	// Modules of their own, for frameworks and protocols.
-	{"stetfiber", "stet store store/memory stethttp internal/misuse internal/problem"},
-	{"stetgin stetecho stetecho4 stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
+	{"contrib/stetfiber", "stet store store/memory stethttp internal/misuse internal/problem"},
+	{"contrib/stetgin contrib/stetecho contrib/stetecho4 contrib/stetwatermill contrib/stetlambda contrib/stetmcp contrib/stetgrpc/... contrib/stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,
 // those of examples nothing internal either.
-var modules = []string{"proof", "bench", "examples"}
+var modules = []string{"internal/test/proof", "bench", "examples"}
 
 // standard are the packages that import the standard library only, and one another.
-var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/memory", "stetlog"}
+var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/memory", "observe/stetlog"}
 
 // pkg is the package of a file or of an import path; ok says that it is ours.
 func pkg(p string) (name string, ok bool) {
@@ -73,11 +73,11 @@ func (f file) pkg() string {
 
 // other returns the module that a package is of, if it is not the main one.
 func other(p string) string {
-	first, _, _ := strings.Cut(p, "/")
-	if slices.Contains(modules, first) {
-		return first
+	i := slices.IndexFunc(modules, func(m string) bool { return p == m || strings.HasPrefix(p, m+"/") })
+	if i < 0 {
+		return ""
 	}
-	return ""
+	return modules[i]
 }
 
 // allowed returns what a package may import, and whether arrows has it.

@@ -15,9 +15,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"

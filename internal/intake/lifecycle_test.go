@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/stet-go/stet/internal/stettest"
-	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store/memory"
 )

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/dashboard"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/stetmsg"

@@ -144,8 +144,8 @@ func TestProgramsGetWhatTheyUseAndNothingElse(t *testing.T) {
 		"stetmcp": {"github.com/modelcontextprotocol/go-sdk"},
 	} {
 		t.Run(skin, func(t *testing.T) {
-			dir := program(t, env, module+"/"+skin)
-			lacks(t, env, dir, append(own, module+"/"+skin)...)
+			dir := program(t, env, module+"/contrib/"+skin)
+			lacks(t, env, dir, append(own, module+"/contrib/"+skin)...)
 			run(t, dir, env, "go", "list", "-deps", ".")
 		})
 	}
@@ -166,16 +166,15 @@ func lacks(t *testing.T, env []string, dir string, except ...string) {
 func TestTagsAreOfAllModulesThatOthersImport(t *testing.T) {
 	repository := released(t)
 	var want []string
-	mods, err := filepath.Glob(filepath.Join(repository, "*", "go.mod"))
+	mods, err := filepath.Glob(filepath.Join(repository, "contrib", "*", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, mod := range mods {
-		if folder := filepath.Base(filepath.Dir(mod)); folder != "bench" && folder != "examples" && folder != "proof" {
-			want = append(want, folder+"/"+version)
-			if b, err := os.ReadFile(mod); err != nil || !strings.Contains(string(b), module+" "+version+"\n") {
-				t.Errorf("%s does not require %s of the main module: %s (%v)", folder, version, b, err)
-			}
+		folder := "contrib/" + filepath.Base(filepath.Dir(mod))
+		want = append(want, folder+"/"+version)
+		if b, err := os.ReadFile(mod); err != nil || !strings.Contains(string(b), module+" "+version+"\n") {
+			t.Errorf("%s does not require %s of the main module: %s (%v)", folder, version, b, err)
 		}
 	}
 	want = append(want, version)

@@ -20,12 +20,8 @@ fi
 
 main=$(GOWORK=off go list -m)
 folders=() # of modules that others import
-for mod in */go.mod; do
-	folder=${mod%/go.mod}
-	case $folder in
-	bench | examples | proof) ;;
-	*) folders+=("$folder") ;;
-	esac
+for mod in contrib/*/go.mod; do
+	folders+=("${mod%/go.mod}")
 done
 tags=("$version" "${folders[@]/%//$version}")
 for tag in "${tags[@]}"; do

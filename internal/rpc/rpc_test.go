@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )

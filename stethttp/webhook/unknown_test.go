@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/store/memory"
 )

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store/memory"

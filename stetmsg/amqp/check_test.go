@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store"
 )

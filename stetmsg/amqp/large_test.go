@@ -11,7 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 )

@@ -14,8 +14,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store/sqlite"

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }

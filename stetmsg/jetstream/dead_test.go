@@ -11,7 +11,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/jetstream"
 )

@@ -9,7 +9,7 @@ import (
 
 	js "github.com/nats-io/nats.go/jetstream"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 func (f *fixture) info() *js.ConsumerInfo {

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/sqs"
 	"github.com/stet-go/stet/store/memory"

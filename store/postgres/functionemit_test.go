@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )

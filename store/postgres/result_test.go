@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/stet-go/stet/internal/stettest/sqlresult"
+	"github.com/stet-go/stet/internal/test/stettest/sqlresult"
 	"github.com/stet-go/stet/store"
 )
 

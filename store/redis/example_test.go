@@ -8,7 +8,7 @@ import (
 	goredislib "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/redis"
 )
 

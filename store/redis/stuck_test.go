@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )

@@ -4,7 +4,7 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/stet-go/stet/internal/stettest/sqlresult"
+	"github.com/stet-go/stet/internal/test/stettest/sqlresult"
 	"github.com/stet-go/stet/store"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
 )

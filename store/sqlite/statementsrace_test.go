@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 // Go and processes of Python race for the same keys, and those are killed at any point.

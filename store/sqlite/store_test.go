@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"go.uber.org/goleak"
 )
 

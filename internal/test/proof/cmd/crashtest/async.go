@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet/internal/test/proof/crashtest"
+	"github.com/stet-go/stet/internal/test/proof/crashtest/async"
+	"github.com/stet-go/stet/internal/test/rig"
+)
+
+var (
+	asyncFlags = flag.NewFlagSet("async", flag.ExitOnError)
+
+	flavours    = asyncFlags.String("flavours", strings.Join(async.Flavours(), ","), "flavours, separated by commas")
+	most        = asyncFlags.Int("most", 20, "violations to print of each promise")
+	asyncConfig = async.Config{Progress: progress}
+)
+
+func init() {
+	asyncFlags.IntVar(&asyncConfig.Kills, "kills", 500, "processes to kill with SIGKILL, in each flavour")
+	asyncFlags.IntVar(&asyncConfig.Restarts, "restarts", 2, "restarts of the broker, or of PostgreSQL where River is the queue")
+	asyncFlags.Uint64Var(&asyncConfig.Seed, "seed", uint64(time.Now().UnixNano()), "of the schedule")
+	asyncFlags.StringVar(&asyncConfig.Keep, "keep", "", "directory to leave the histories, ledgers and logs in")
+}
+
+// runAsync kills the processes that accept operations and those that run them, and
+// restarts what is between them.
+func runAsync(ctx context.Context) (err error) {
+	for _, flavour := range strings.Split(*flavours, ",") {
+		asyncConfig.Flavour = flavour
+		if e := runFlavour(ctx, asyncConfig); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", flavour, e))
+		}
+	}
+	return err
+}
+
+func runFlavour(ctx context.Context, cfg async.Config) (err error) {
+	r, err := rig.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	fmt.Printf("%s, seed %d\n", cfg.Flavour, cfg.Seed)
+	began := time.Now()
+	rep, err := async.Run(ctx, r, cfg)
+	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d dead runs were verified; in %v; deaths by point: %v\n",
+		rep.Operations, rep.Completed, rep.Cancelled, rep.Doubtful, rep.Attempts, rep.Effects, rep.TimesUnknown, rep.Verified, time.Since(began).Round(time.Second), rep.At)
+	printFigures("async_"+strings.ReplaceAll(cfg.Flavour, "-", "_"), []figure{
+		{"kills", rep.Kills, "kills"}, {"kills_at_points", rep.AtPoints(), "kills_at_points"}, {"stops", rep.At[crashtest.Frozen], "stops"},
+		{"restarts", rep.Restarts, "restarts"}, {"operations", rep.Operations, "operations"}, {"attempts", rep.Attempts, "attempts"},
+		{"effects", rep.Effects, "effects"}, {"cancelled", rep.Cancelled, "cancelled"}, {"in_doubt", rep.Doubtful, "in_doubt"},
+		{"violations", len(rep.Violations), "violations"}}...)
+	if n := len(rep.Violations); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d promises broken:\n%s", n, strings.Join(rep.Summary(*most), "\n")))
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+// Package stettrace makes OpenTelemetry spans of what stet does, and links a
+// replay to the run whose response it is.
+//
+//	tracer := stettrace.New(stettrace.Options{})
+//	engine, err := stet.New(store, stet.Options{Observer: tracer})
+//	idempotent, err := stethttp.New(engine, stethttp.Options{Scope: accountOf})
+//	mux.Handle("POST /payments", tracer.Middleware(idempotent.Handler)(payments))
+//
+// A protected request has up to three spans, children of the span that its
+// context has (otelhttp's, say, which goes around this):
+//
+//	stet claim    until the claim is granted, an outcome found, or the request refused
+//	stet handler  the handler; the parent of the handler's own spans
+//	stet settle   until the outcome is durable, or the claim given back
+//
+// The claim of a replay has a link to the handler's span of the run, in whatever
+// process and trace that was. It finds it in what is stored with the
+// outcome (observe.Trace), so a replay of what a verifier or an operator has
+// resolved has none.
+//
+// Attributes are the event's name, class, state, attempt and digest of the
+// operation (stet.event, stet.class, stet.state, stet.attempt, stet.id) and
+// stet.replayed. No key, scope, path or body is in a span, and no text of an
+// error, which may quote them.
+//
+// Without the middleware (stet.Do, consumers of messages) every event that has to
+// do with a caller becomes an event of the span that its context has.
+package stettrace
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
+)
+
+// Names of the spans.
+const (
+	SpanClaim   = "stet claim"
+	SpanHandler = "stet handler"
+	SpanSettle  = "stet settle"
+)
+
+const (
+	keyEvent    = attribute.Key("stet.event")
+	keyClass    = attribute.Key("stet.class")
+	keyState    = attribute.Key("stet.state")
+	keyAttempt  = attribute.Key("stet.attempt")
+	keyID       = attribute.Key("stet.id")
+	keyReplayed = attribute.Key("stet.replayed")
+)
+
+// Options configure a Tracer. The zero value is usable.
+type Options struct {
+	// Provider makes the spans. Default: otel's global one.
+	Provider trace.TracerProvider
+	// Next is told of all events too. Default: no observer.
+	Next observe.Observer
+}
+
+// Tracer is a observe.Observer, and has the middleware that goes around stethttp's.
+// It is safe for concurrent use, and meant for all engines of a process.
+type Tracer struct {
+	tracer trace.Tracer
+	next   observe.Observer
+}
+
+// New returns a tracer.
+func New(o Options) *Tracer {
+	if o.Provider == nil {
+		o.Provider = otel.GetTracerProvider()
+	}
+	return &Tracer{tracer: o.Provider.Tracer("github.com/stet-go/stet/observe/stettrace"), next: o.Next}
+}
+
+// Observe implements observe.Observer.
+func (t *Tracer) Observe(ctx context.Context, ev observe.Event) {
+	if c := callOf(ctx); c == nil || !c.observe(ev) {
+		trace.SpanFromContext(ctx).AddEvent(eventName(ev), trace.WithAttributes(attributes(ev)...))
+	}
+	if t.next != nil {
+		t.next.Observe(ctx, ev)
+	}
+}
+
+func eventName(ev observe.Event) string { return "stet." + ev.Kind.String() }
+
+// attributes says what may be said of an event.
+func attributes(ev observe.Event) []attribute.KeyValue {
+	return append(identity(ev), keyEvent.String(ev.Kind.String()), keyState.String(ev.State.String()),
+		keyReplayed.Bool(ev.Kind == observe.Replayed))
+}
+
+// identity says which operation, and which attempt at it.
+func identity(ev observe.Event) []attribute.KeyValue {
+	list := make([]attribute.KeyValue, 0, 6)
+	if ev.ID != (store.ID{}) {
+		list = append(list, keyID.String(ev.ID.String()))
+	}
+	if ev.Class != "" {
+		list = append(list, keyClass.String(ev.Class))
+	}
+	if ev.Attempt > 0 {
+		list = append(list, keyAttempt.Int(ev.Attempt))
+	}
+	return list
+}
+
+// fails reports whether an event is what an operator has to look at. Refusals are
+// not: they are what was asked for.
+func fails(ev observe.Event) bool {
+	switch ev.Kind {
+	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
+		return true
+	}
+	return ev.Err != nil && ev.Kind != observe.InFlight && ev.Kind != observe.Mismatched
+}
+
+// describe puts an event on a span.
+func describe(span trace.Span, ev observe.Event) {
+	span.SetAttributes(attributes(ev)...)
+	span.AddEvent(eventName(ev))
+	if fails(ev) {
+		span.SetStatus(codes.Error, ev.Kind.String())
+	}
+}
+
+const traceparent = "traceparent" // of W3C Trace Context
+
+// write is what is stored with an outcome: the span of its run.
+func write(sc trace.SpanContext) string {
+	if !sc.IsValid() {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), carrier)
+	return carrier[traceparent]
+}
+
+// parse returns the span of such a text; one that is none is not valid.
+func parse(text string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
+	return trace.SpanContextFromContext(ctx)
+}
