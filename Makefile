@@ -16,8 +16,8 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-adapters bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,41 +52,41 @@ size: ## Print the sizes of the code with their limits and aims
 lint: ## Run golangci-lint (built from source the first time: some minutes)
 	$(GO) run $(LINT) run ./... && cd $(PROOF) && $(GO) run $(LINT) run ./...
 
-ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
+crashtest: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments
 
-ordeal-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
+crashtest-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -long -table
 
-ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
+crashtest-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
 
-ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
+crashtest-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
-ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
+crashtest-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
 	cd $(PROOF) && $(GO) run ./cmd/crashtest messages
 
-ordeal-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
+crashtest-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
 	cd $(PROOF) && $(GO) run ./cmd/crashtest async
 
-ORDEAL_OF = cd $(PROOF) && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
-ordeal-python: services ## Kill services in Python 300 times, sidecars 200 times, PostgreSQL 20 times; stop 20 processes (10 min)
-	$(ORDEAL_OF) Python -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
+CRASHTEST_OF = cd $(PROOF) && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
+crashtest-python: services ## Kill services in Python 300 times, sidecars 200 times, PostgreSQL 20 times; stop 20 processes (10 min)
+	$(CRASHTEST_OF) Python -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
 
-ordeal-node: services ## The same with services in Node (10 min)
-	$(ORDEAL_OF) Node -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
+crashtest-node: services ## The same with services in Node (10 min)
+	$(CRASHTEST_OF) Node -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
 
-ordeal-mixed: services ## Services in Go, Python and Node and a consumer on the same keys, killed 300 times (10 min)
-	$(ORDEAL_OF) Together -kills 300 -server-kills 10 -pauses 10
+crashtest-mixed: services ## Services in Go, Python and Node and a consumer on the same keys, killed 300 times (10 min)
+	$(CRASHTEST_OF) Together -kills 300 -server-kills 10 -pauses 10
 
-ordeal-flow: services ## Accepted operations and messages: kill services, sidecars, workers, consumers 520 times, servers 20 times; stop 20 processes (10 min)
-	$(ORDEAL_OF) Accepted -kills 220 -sidecar-kills 300 -server-kills 20 -pauses 10
+crashtest-flow: services ## Accepted operations and messages: kill services, sidecars, workers, consumers 520 times, servers 20 times; stop 20 processes (10 min)
+	$(CRASHTEST_OF) Accepted -kills 220 -sidecar-kills 300 -server-kills 20 -pauses 10
 
-reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
+reconcile: services ## Resolve 100,000 unknown records by four reconcilers at a time, on every store (10 min)
 	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v
 
-ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
+crashtest-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
 simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
@@ -124,8 +124,8 @@ bench-async: services ## Measure operations from acceptance to outcome, beside R
 trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
 	cd bench && $(GO) run ./trips
 
-bench-skins: services ## Measure the middleware of each framework beside the framework alone, and Fiber's own; count what two processes execute (4 min)
-	cd bench && $(GO) run ./skins
+bench-adapters: services ## Measure the middleware of each framework beside the framework alone, and Fiber's own; count what two processes execute (4 min)
+	cd bench && $(GO) run ./adapters
 
 bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware; count double executions (8 min)
 	cd bench && $(GO) run ./endtoend -docs ../docs
