@@ -35,7 +35,9 @@ func (b *backend) call(ctx context.Context, g *availability, tries *atomic.Int64
 		if err := g.await(ctx); err != nil {
 			return err
 		}
-		tries.Add(1)
+		if tries.Add(1) > 1000 {
+			return errors.New("the calls do not wait")
+		}
 		if !b.down.Load() && !b.deaf.Load() {
 			time.Sleep(takes)
 			g.found()
