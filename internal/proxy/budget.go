@@ -23,6 +23,8 @@ const defaultEvery = time.Hour
 
 func (n *NewRecords) check() error {
 	switch {
+	case n == nil:
+		return nil
 	case n.Total <= 0:
 		return at("total", "%d; give it 1 or more: how many records may all callers together leave in the time of every?", n.Total)
 	case n.PerScope < 0 || n.PerScope > n.Total:

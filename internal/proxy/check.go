@@ -93,9 +93,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	}
 	done.encryption, err = c.Encryption.options()
 	bad(err, "encryption")
-	if c.NewRecords != nil {
-		bad(c.NewRecords.check(), "new_records")
-	}
+	bad(c.NewRecords.check(), "new_records")
 	bad(c.Relay.check(), "relay")
 	rest, err := c.checkProblems()
 	bad(err)
