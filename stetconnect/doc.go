@@ -66,7 +66,7 @@
 //
 // The key is in the request header Idempotency-Key; the interceptor of NewClient puts it
 // there, and retries. What is refused has one of Connect's codes, and the problem as error
-// details: docs/skins/connect.md has the table. An operation of a gRPC server that package
+// details: docs/adapters/connect.md has the table. An operation of a gRPC server that package
 // stetgrpc protects is replayed here as well, and the reverse.
 //
 // # What a handler notices

@@ -10,7 +10,7 @@ import (
 	"github.com/stet-go/stet/internal/stettest"
 )
 
-var page = filepath.Join("..", "docs", "skins", "connect.md")
+var page = filepath.Join("..", "docs", "adapters", "connect.md")
 
 func TestProgramOfThePageIsTheExample(t *testing.T) {
 	stettest.SameProgram(t, page, "example_test.go")

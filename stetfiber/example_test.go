@@ -23,7 +23,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// The program of docs/skins/fiber.md.
+// The program of docs/adapters/fiber.md.
 func Example() {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service takes store/postgres, or another one that lasts
 	if err != nil {
@@ -70,7 +70,7 @@ func Example() {
 }
 
 func TestProgramOfThePageIsTheExample(t *testing.T) {
-	stettest.SameProgram(t, filepath.Join("..", "docs", "skins", "fiber.md"), "example_test.go")
+	stettest.SameProgram(t, filepath.Join("..", "docs", "adapters", "fiber.md"), "example_test.go")
 }
 
 // The payment and its response are one commit, or nothing is.

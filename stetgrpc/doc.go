@@ -50,7 +50,7 @@
 //
 // The key is in the metadata idempotency-key; ClientInterceptor puts it there, and retries.
 // What the interceptor refuses has a code of gRPC's and an ErrorInfo with a reason and
-// whether anything was executed: docs/skins/grpc.md has the table.
+// whether anything was executed: docs/adapters/grpc.md has the table.
 //
 // # What a handler notices
 //

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestTheProgramOfThePageRuns runs the program of docs/skins/grpc.md.
+// TestTheProgramOfThePageRuns runs the program of docs/adapters/grpc.md.
 func TestTheProgramOfThePageRuns(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "docs", "skins", "grpc.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "adapters", "grpc.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

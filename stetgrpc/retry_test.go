@@ -28,7 +28,7 @@ const greedy = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 
 	"retryableStatusCodes": ["CANCELLED","UNKNOWN","INVALID_ARGUMENT","DEADLINE_EXCEEDED","NOT_FOUND","ALREADY_EXISTS","PERMISSION_DENIED","RESOURCE_EXHAUSTED",
 	"FAILED_PRECONDITION","ABORTED","OUT_OF_RANGE","UNIMPLEMENTED","INTERNAL","UNAVAILABLE","DATA_LOSS","UNAUTHENTICATED"]}}]}`
 
-// usual is what docs/skins/grpc.md recommends.
+// usual is what docs/adapters/grpc.md recommends.
 const usual = `{"methodConfig": [{"name": [{"service": "test.Payments"}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["UNAVAILABLE","ABORTED"]}}]}`
 
@@ -94,9 +94,9 @@ func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 }
 
 // TestTheTableOfCodes makes each refusal before a client with gRPC's own retry policy:
-// what docs/skins/grpc.md says is what happens.
+// what docs/adapters/grpc.md says is what happens.
 func TestTheTableOfCodes(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "docs", "skins", "grpc.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "adapters", "grpc.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestTheTableOfCodes(t *testing.T) {
 				}
 				if said, ok := rpc.ReadStatus(a.st.Proto()); ok {
 					if !strings.Contains(string(page), "`"+said.Reason+"`") {
-						t.Errorf("docs/skins/grpc.md has no %s", said.Reason)
+						t.Errorf("docs/adapters/grpc.md has no %s", said.Reason)
 					}
 					if a.st.Code() == codes.Unavailable && said.Execution != stet.NotExecuted {
 						t.Error("UNAVAILABLE, and not: not executed")

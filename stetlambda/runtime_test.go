@@ -183,9 +183,9 @@ func TestMessagesOfAFunctionThatIsKilledRunOnce(t *testing.T) {
 	}
 }
 
-// TestProgramOfThePageRunsInLambda builds the program of docs/skins/lambda.md.
+// TestProgramOfThePageRunsInLambda builds the program of docs/adapters/lambda.md.
 func TestProgramOfThePageRunsInLambda(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "docs", "skins", "lambda.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "adapters", "lambda.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

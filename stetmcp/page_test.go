@@ -17,9 +17,9 @@ import (
 	"github.com/stet-go/stet/stetmcp"
 )
 
-// program is the whole program of docs/skins/mcp.md.
+// program is the whole program of docs/adapters/mcp.md.
 func program(t *testing.T) string {
-	page := string(must[[]byte](t)(os.ReadFile("../docs/skins/mcp.md")))
+	page := string(must[[]byte](t)(os.ReadFile("../docs/adapters/mcp.md")))
 	_, rest, _ := strings.Cut(page, "```go\n")
 	code, _, ok := strings.Cut(rest, "```\n")
 	if !ok {
@@ -41,7 +41,7 @@ func TestThePackageCommentHasTheProgramOfThePage(t *testing.T) {
 		indented += line
 	}
 	if !strings.Contains(f.Doc.Text(), indented) {
-		t.Error("the package comment has another program than docs/skins/mcp.md")
+		t.Error("the package comment has another program than docs/adapters/mcp.md")
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 )
 
 func TestProgramOfThePageIsTheExample(t *testing.T) {
-	stettest.SameProgram(t, filepath.Join("..", "docs", "skins", "watermill.md"), "example_test.go")
+	stettest.SameProgram(t, filepath.Join("..", "docs", "adapters", "watermill.md"), "example_test.go")
 }
 
-// The figure of docs/skins/watermill.md.
+// The figure of docs/adapters/watermill.md.
 func TestDeduplicatorTakesDifferentOrdersForOne(t *testing.T) {
 	hash := middleware.NewMessageHasherAdler32(math.MaxInt64) // its default
 	seen, dropped := map[string]bool{}, 0

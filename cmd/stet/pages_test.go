@@ -13,7 +13,7 @@ import (
 // TestConfigurationsOfDocsAreAcceptable checks each configuration of a page as "stet check" does.
 func TestConfigurationsOfDocsAreAcceptable(t *testing.T) {
 	n := 0
-	for _, pattern := range []string{"*.md", filepath.Join("skins", "*.md")} {
+	for _, pattern := range []string{"*.md", filepath.Join("adapters", "*.md")} {
 		pages, err := filepath.Glob(filepath.Join("..", "..", "docs", pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// TestRoutersOfThePageProtect runs the fragment of docs/skins/routers.md.
+// TestRoutersOfThePageProtect runs the fragment of docs/adapters/routers.md.
 func TestRoutersOfThePageProtect(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{})
 	if err != nil {

@@ -144,12 +144,12 @@ func shapes(f file, n map[string]int) {
 	})
 }
 
-// pages returns the words of each page in a folder, without its subfolders but docs/skins.
+// pages returns the words of each page in a folder, without its subfolders but docs/adapters.
 func pages(t *testing.T, folder string) (words []int) {
 	t.Helper()
 	patterns := []string{folder + "/*.md"}
 	if folder == "docs" {
-		patterns = append(patterns, "docs/skins/*.md", "README.md")
+		patterns = append(patterns, "docs/adapters/*.md", "README.md")
 	}
 	for _, pattern := range patterns {
 		names, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))

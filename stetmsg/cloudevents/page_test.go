@@ -8,5 +8,5 @@ import (
 )
 
 func TestProgramOfThePageIsTheExample(t *testing.T) {
-	stettest.SameProgram(t, filepath.Join("..", "..", "docs", "skins", "cloudevents.md"), "example_test.go")
+	stettest.SameProgram(t, filepath.Join("..", "..", "docs", "adapters", "cloudevents.md"), "example_test.go")
 }
