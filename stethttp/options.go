@@ -103,7 +103,7 @@ type Options struct {
 	Canonicalize func(mediaType string, body []byte) ([]byte, error)
 	// Fingerprint, if set, returns the fingerprint of a request instead, for operations that
 	// come in by messages, by stet.Do or by an RPC, too: all of them have to make the
-	// same one (see docs/faces.md). What of a request is not in it does not count: not the
+	// same one (see docs/adapters.md). What of a request is not in it does not count: not the
 	// method or the path either, so it should have a name of the operation, as
 	// stet.NewFingerprint([]byte("order"), body) and canonical.Fingerprint do. body is
 	// read-only, must not be kept, and may be empty. An error refuses the request with 400

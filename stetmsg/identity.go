@@ -27,7 +27,7 @@ type Identity func(Envelope) (stet.Op, error)
 
 // WithFingerprint is id with the fingerprint that f returns, for operations that come in by
 // HTTP, by stet.Do or by an RPC, too: all of them have to make the same one (see
-// docs/faces.md). A message for which f returns an error, or the zero Fingerprint, is
+// docs/adapters.md). A message for which f returns an error, or the zero Fingerprint, is
 // refused.
 //
 // Use it also where a producer publishes a message again with another body, with a new time

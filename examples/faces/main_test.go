@@ -87,9 +87,9 @@ func TestOrderIsBookedOnceHoweverItComes(t *testing.T) {
 	}
 }
 
-// TestProgramIsThatOfThePage compares docs/faces.md with main.go.
+// TestProgramIsThatOfThePage compares docs/adapters.md with main.go.
 func TestProgramIsThatOfThePage(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "faces.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "adapters.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +98,6 @@ func TestProgramIsThatOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Contains(page, append(append([]byte("```go\n"), program...), "```\n"...)) {
-		t.Error("docs/faces.md has another program than main.go")
+		t.Error("docs/adapters.md has another program than main.go")
 	}
 }

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	facesPage  = "../../docs/faces.md"
+	facesPage  = "../../docs/adapters.md"
 	facesBegin = "<!-- written by go test ./internal/matrix -update -->\n"
 	facesEnd   = "<!-- until here -->\n"
 )
 
-// facesRows are the outcomes that docs/faces.md has, in this order, and what it calls them.
+// facesRows are the outcomes that docs/adapters.md has, in this order, and what it calls them.
 var facesRows = [][2]string{
 	{"http 200 json", "HTTP: 200, the JSON `\"one\"`"},
 	{"http 200 text", "HTTP: 200, the text `one`"},
@@ -48,7 +48,7 @@ var plainly = strings.NewReplacer("ack: replayed", "acknowledged", "dead-letter:
 
 var facesColumns = []string{"http", "do", "do protobuf", "grpc", "message"}
 
-// facesTable compares the table in docs/faces.md with the rows of reading.txt.
+// facesTable compares the table in docs/adapters.md with the rows of reading.txt.
 func facesTable(t *testing.T, rows [][]string) {
 	t.Helper()
 	cell := func(writer, reader string) string {

@@ -102,7 +102,7 @@ func TestAnOutcomeThatContradictsItselfIsUnreadable(t *testing.T) {
 	}
 }
 
-// TestWhatEachFaceHasStoredIsTold: the table of docs/faces.md, for gRPC.
+// TestWhatEachFaceHasStoredIsTold: the table of docs/adapters.md, for gRPC.
 func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
 	json := "application/json"
 	raw, err := proto.Marshal(wrapperspb.String("one"))
