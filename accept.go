@@ -48,7 +48,7 @@ type Status struct {
 	// Progress is what its run has said last.
 	Progress store.Progress
 	// Doubt names a step that was begun, to run once, and whose end is not
-	// noted: only a verdict can say whether it is to run again. "" for none.
+	// noted: only a resolution can say whether it is to run again. "" for none.
 	Doubt string
 	// Outcome is what stands, once it is settled.
 	Outcome Outcome
@@ -302,7 +302,7 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 
 // Cancel fails an accepted operation of scope that does not run yet, with
 // ErrCancelled as its failure. A running one is asked to end: it is for its
-// worker to heed, and the Status says Cancelling. One that waits and cannot be read
+// worker to obey, and the Status says Cancelling. One that waits and cannot be read
 // is failed as well. One that has ended stays as it is. The error is an *Error of
 // kind KindInvalid (it was not accepted), KindUnknown (it waits, and a step of an earlier
 // run is in doubt: see Status.Doubt), KindDamaged, KindStore or KindInFlight (it changed
@@ -314,7 +314,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 	}
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
-		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
+		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has obeyed nothing
 		unread := KindOf(err) == KindDamaged && st.Record.State == store.Accepted // it cannot be run, but it can be ended
 		if err != nil && !unread || st.Record.State != store.Accepted && st.Record.State != store.Running || asked {
 			return st, err
@@ -346,8 +346,8 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 // Progress is Run.Progress for a run of Take that another process holds, by its
 // Lease.Claim: what does the work tells any engine how far it is. repeatable is whether
 // that run was taken as Item.Repeatable. It reports whether the operation's cancellation
-// was asked for; it is for the worker to heed. Of what comes within a second after
-// another progress, nothing is kept, and what the run itself notes down (steps, its own
+// was asked for; it is for the worker to obey. Of what comes within a second after
+// another progress, nothing is kept, and what the run itself stores (steps, its own
 // progress) takes the place of what was reported.
 //
 // The error is an *Error of kind KindFenced (the run has ended, or there is a newer one),
@@ -359,7 +359,7 @@ func (e *Engine) Progress(ctx context.Context, c store.Claim, repeatable bool, f
 	}
 	for range enterRounds {
 		cancelling, err = e.progress(ctx, ws, c, repeatable, newProgress(fraction, message))
-		if !errors.Is(err, store.ErrFenced) { // else the run has noted something down meanwhile, or has ended: look again
+		if !errors.Is(err, store.ErrFenced) { // else the run has noted something down in the meantime, or has ended: look again
 			break
 		}
 	}

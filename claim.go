@@ -15,9 +15,9 @@ import (
 const (
 	retryAfter = time.Second // hint for a run in flight, or a store that failed
 
-	enterRounds = 4 // claims in one try to enter: a takeover or a verdict needs a second one
+	enterRounds = 4 // claims in one try to enter: a takeover or a resolution needs a second one
 
-	claimTries   = 4 // calls of one claim or read, the first included; others go on until StoreTimeout
+	claimTries   = 4 // calls of one claim or read, the first included; others continue until StoreTimeout
 	storeBackoff = 10 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
 
@@ -85,7 +85,7 @@ func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (
 }
 
 // standing returns the record that the call is to be compared with. A transaction
-// of this process that asks for something else may run in vain: it began before
+// of this process that asks for something else may run without effect: it began before
 // this very operation was committed elsewhere. The store knows.
 func (e *Engine) currentRecord(ctx context.Context, t *request, rec store.Record) (store.Record, error) {
 	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 || rec.InTx {
@@ -102,7 +102,7 @@ func (e *Engine) currentRecord(ctx context.Context, t *request, rec store.Record
 	return rec, nil
 }
 
-// enter asks the store with claim, and settles what a dead run left behind.
+// enter asks the store with claim, and settles what an expired run left behind.
 func (e *Engine) enter(ctx context.Context, t *request, claim func(context.Context, *request) (store.Record, error)) (entry, error) {
 	for range enterRounds {
 		rec, err := claim(ctx, t)
@@ -178,7 +178,7 @@ func (e *Engine) unclaimed(ctx context.Context, t *request, rec store.Record, er
 
 // hold sees to it that no run begins with a lease that is nearly over, because its
 // claim was slow, or was repeated. It reports whether the claim is held: one that
-// was parked meanwhile is not.
+// was marked unknown in the meantime is not.
 func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (store.Record, bool, error) {
 	for range enterRounds {
 		if t.claimSentAt.IsZero() || rec.LeaseLeft-time.Since(t.claimSentAt) >= t.req.Lease/3 { // a transaction asks for no lease
@@ -205,7 +205,7 @@ func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (
 
 // retry makes a store call and repeats it while it fails, tries times at most, or
 // without limit if 0, until StoreTimeout. The end of the caller's context does not
-// end it: a call cut off in the middle leaves a record that can only be parked.
+// end it: a call cut off in the middle leaves a record that can only be marked unknown.
 func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context) error) error {
 	ctx = e.storeContext(ctx)
 	var err, doubt error // doubt: an earlier try may have had its effect

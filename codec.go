@@ -19,7 +19,7 @@ import (
 // before it:
 //
 //	CRC-32C of all of it, 4 bytes, see sumOf
-//	face, reason
+//	adapter, reason
 //	media type, if it cannot be beside the head; else "", and the type is there
 //	number of header fields, and for each: name, number of values, values
 //	the same for the trailer fields
@@ -36,7 +36,7 @@ const plainHead = 1
 // character for each byte.
 const sqlHead = 3
 
-// headStart is where face and reason are: after the version and the checksum.
+// headStart is where adapter and reason are: after the version and the checksum.
 const headStart = 5
 
 // headSlack is by how much the lengths of heads in a packed result grow at most from those
@@ -82,8 +82,8 @@ func (o *Outcome) unstorable() error {
 		return fmt.Errorf("the result was not kept: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
 	case o.Status < 0 || o.Status > store.MaxStatus:
 		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, store.MaxStatus)
-	case o.Face > store.FaceSQL || o.Reason > store.ReasonNoEffect:
-		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Face, o.Reason)
+	case o.Adapter > store.AdapterSQL || o.Reason > store.ReasonNoEffect:
+		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Adapter, o.Reason)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (o *Outcome) encode() store.Result {
 	}
 	b := make([]byte, headStart, headStart+2+stringLen(inside)+fieldsLen(o.Header)+fieldsLen(o.Trailer)+stringLen(o.Trace))
 	b[0] = plainHead
-	b = append(b, byte(o.Face), byte(o.Reason))
+	b = append(b, byte(o.Adapter), byte(o.Reason))
 	b = appendString(b, inside)
 	b = appendFields(b, o.Header)
 	b = appendFields(b, o.Trailer)
@@ -260,7 +260,7 @@ func decodeStored(r store.Result) (o Outcome, err error) {
 		d.fail("bad status")
 	}
 	d.at = headStart
-	o.Face, o.Reason = store.Face(d.octet(byte(store.FaceSQL))), store.Reason(d.octet(byte(store.ReasonNoEffect)))
+	o.Adapter, o.Reason = store.Adapter(d.octet(byte(store.AdapterSQL))), store.Reason(d.octet(byte(store.ReasonNoEffect)))
 	if o.Type = d.string(); (o.Type != "") != (unfit(o.Type) != "") || o.Type != "" && r.Type != "" || unfit(r.Type) != "" {
 		d.fail("bad media type")
 	}
@@ -284,7 +284,7 @@ func written(r store.Result) (Outcome, error) {
 	if r.Status < 0 || r.Status > store.MaxStatus {
 		return Outcome{}, fmt.Errorf("%w: the status is %d", errCodec, r.Status)
 	}
-	o := Outcome{Face: store.FaceSQL, Status: r.Status, Type: r.Type, Body: r.Body}
+	o := Outcome{Adapter: store.AdapterSQL, Status: r.Status, Type: r.Type, Body: r.Body}
 	if len(r.Head) == 0 {
 		return o, nil
 	}

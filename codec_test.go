@@ -15,7 +15,7 @@ import (
 
 func sample() Outcome {
 	return Outcome{
-		Face: store.FaceHTTP, Reason: store.ReasonResolved, Status: 201, Type: "text/plain",
+		Adapter: store.AdapterHTTP, Reason: store.ReasonResolved, Status: 201, Type: "text/plain",
 		Header:  []store.Field{{Name: "Vary", Values: []string{"a, b", "c"}}, {Name: "X-None", Values: []string{}}},
 		Trailer: []store.Field{{Name: "Trailer:X", Values: []string{"1"}}},
 		Trace:   "00-1-1-01",
@@ -81,7 +81,7 @@ func TestStoredOutcomesKeepTheirForm(t *testing.T) {
 
 func TestOutcomeSurvivesTheCodec(t *testing.T) {
 	var empty Outcome
-	for _, want := range []Outcome{sample(), oddly(), {Body: []byte{}}, {Type: strings.Repeat("x", 300), Face: store.FaceGo, Body: []byte("x")}} {
+	for _, want := range []Outcome{sample(), oddly(), {Body: []byte{}}, {Type: strings.Repeat("x", 300), Adapter: store.AdapterGo, Body: []byte("x")}} {
 		r := want.encode()
 		if cap(r.Head) != len(r.Head) || r.Size() > want.size()+empty.encode().Size()-empty.size()+headSlack {
 			t.Errorf("the head has %d bytes of %d; all have %d, and %d by Size", len(r.Head), cap(r.Head), r.Size(), want.size())
@@ -150,11 +150,11 @@ func TestDamageInEveryPartIsFound(t *testing.T) {
 func TestResultWithoutAHeadIsReadAsItStands(t *testing.T) {
 	rec := store.Record{State: store.Failed, Result: store.Result{Status: 402, Type: "application/json", Body: []byte(`"no"`)}}
 	plain := &sealer{acceptPlain: true}
-	want := Outcome{Failed: true, Face: store.FaceSQL, Status: 402, Type: "application/json", Body: []byte(`"no"`)}
+	want := Outcome{Failed: true, Adapter: store.AdapterSQL, Status: 402, Type: "application/json", Body: []byte(`"no"`)}
 	if got, err := plain.open(rec); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("it is read as %+v, %v; want %+v", got, err, want)
 	}
-	if got, err := plain.open(store.Record{State: store.Completed}); err != nil || !reflect.DeepEqual(got, Outcome{Face: store.FaceSQL}) {
+	if got, err := plain.open(store.Record{State: store.Completed}); err != nil || !reflect.DeepEqual(got, Outcome{Adapter: store.AdapterSQL}) {
 		t.Errorf("nothing at all is read as %+v, %v", got, err)
 	}
 	if _, err := goldenSealer(t).open(rec); !errors.Is(err, seal.ErrDamaged) {
@@ -175,7 +175,7 @@ func TestHeaderFieldsThatSQLHasWrittenAreRead(t *testing.T) {
 	}
 	want := []store.Field{{Name: "Link", Values: []string{"</a>", "</b>"}}, {Name: "Location", Values: []string{"/payments/7"}}}
 	got, err := decodeStored(head(`{"Location": ["/payments/7"], "Link": ["</a>", "</b>"]}`))
-	if err != nil || got.Face != store.FaceSQL || got.Status != 201 || !reflect.DeepEqual(got.Header, want) {
+	if err != nil || got.Adapter != store.AdapterSQL || got.Status != 201 || !reflect.DeepEqual(got.Header, want) {
 		t.Errorf("it is read as %+v, %v; want the face sql, 201 and %v", got, err, want)
 	}
 	for _, text := range []string{"", "[]", `{"Location": "/payments/7"}`, `{"": ["x"]}`, `{"A": [1]}`, `{"A": ["` + strings.Repeat(`x","`, store.MaxFields) + `"]}`} {
@@ -191,7 +191,7 @@ func TestHeaderValuesOfSQLHaveACharacterForEachByte(t *testing.T) {
 	for text, want := range map[string]string{
 		`caf\u00e9`:           "caf\xe9",   // sent as Latin-1
 		`cafÃ©`:               "café",      // sent as UTF-8, which Starlette and Node read so
-		`\u0000\u00ff`:        "\x00\xff",  // which is for the face to refuse
+		`\u0000\u00ff`:        "\x00\xff",  // which is for the adapter to refuse
 		`\u20ac 5, caf\u00e9`: "€ 5, café", // cannot be of Latin-1
 	} {
 		got, err := decodeStored(store.Result{Status: 200, Head: append([]byte{sqlHead}, `{"A": ["`+text+`"]}`...)})
@@ -218,7 +218,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	newer.Head[0]++
 	for name, r := range map[string]store.Result{
 		"a newer version":         newer,
-		"a face of later":         of(byte(store.FaceSQL)+1, 0, 0, 0, 0, 0),
+		"a face of later":         of(byte(store.AdapterSQL)+1, 0, 0, 0, 0, 0),
 		"a reason of later":       of(0, byte(store.ReasonNoEffect)+1, 0, 0, 0, 0),
 		"status 1000":             (&Outcome{Status: 1000}).encode(),
 		"names out of order":      fields(store.Field{Name: "B"}, store.Field{Name: "A"}),

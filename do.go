@@ -22,11 +22,11 @@ type Result[T any] struct {
 // error of KindFailed with the same text: it may have executed before the error. fn says
 // otherwise with FromContext(ctx).Declare, an error that is Retryable
 // (an *Error of another operation is not) or Repeatable: see Lease.Do. A panic is settled
-// like an error, and goes on; retries are told that the operation may have executed.
+// like an error, and continues; retries are told that the operation may have executed.
 //
 // Replays get the value as it comes out of the codec: from JSON, unexported fields are
 // zero. They get an error with the text of the first one, and of what Policy.Errors keeps.
-// Where what stands is another face's, or of another codec, and is not a T, the error is of kind
+// Where what stands is another adapter's, or of another codec, and is not a T, the error is of kind
 // KindForeign: it was executed.
 //
 // Other errors are those of Begin and of Lease.Settle. With an error of it,

@@ -29,7 +29,7 @@
 //   - What became of an operation: Engine.Status and Engine.Await; of any scope: Engine.Lookup.
 //   - A decision about an operation whose outcome is unknown: Policy.Verify, and package
 //     reconcile, which does not wait for a retry to ask it; Engine.Resolve.
-//   - A face of your own, for another protocol: Engine.Begin and Lease.Do; see the example.
+//   - An adapter of your own, for another protocol: Engine.Begin and Lease.Do; see the example.
 //
 // # Errors
 //

@@ -98,27 +98,27 @@ type Again struct {
 // Do runs fn under the lease, and ends the run, in this order:
 //
 //  0. Under Policy.Outside nothing of this counts but 1: see there. What the service has
-//     not settled is settled with the Outcome of fn, if that has a Face and no error.
-//  1. A StepOnce is in doubt: the run is parked.
+//     not settled is settled with the Outcome of fn, if that has an adapter and no error.
+//  1. A StepOnce is in doubt: the run is marked unknown.
 //  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
-//     context, which has ended, and neither the error nor the Item is Repeatable: parked.
+//     context, which has ended, and neither the error nor the Item is Repeatable: marked unknown.
 //  3. fn has declared NotExecuted, or its error is Retryable or Repeatable, and
 //     it is not Permanent: released, as again says, which may be nil.
 //  4. fn panics, or calls runtime.Goexit: settled as failed, by store.ReasonPanicked. It
-//     goes on. So is an Outcome with that reason, for faces that recover.
+//     continues. So is an Outcome with that reason, for adapters that recover.
 //  5. fn returns an error: settled as failed, with the Outcome if that is Failed, else
 //     with the error's text.
 //  6. Otherwise the Outcome is settled.
 //
 // Do returns the outcome that was settled. The error is an *Error of kind KindRetryable
-// (released), KindUnknown (parked; Declared says so), or one of Settle. Under
+// (released), KindUnknown (marked unknown; Declared says so), or one of Settle. Under
 // Policy.Outside it is also KindInFlight: the service's transaction, or another run that
-// came after this one's lease had run out, goes on, and a retry learns what becomes of it.
+// came after this one's lease had run out, continues, and a retry learns what becomes of it.
 func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context.Context) (Outcome, error)) (Outcome, error) {
 	returned := false
 	defer func() {
 		if !returned {
-			_, _ = l.decide(ctx, Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo}, nil, again)
+			_, _ = l.decide(ctx, Outcome{Failed: true, Reason: store.ReasonPanicked, Adapter: store.AdapterGo}, nil, again)
 		}
 	}()
 	fault.At(fault.HandlerBefore)
@@ -148,7 +148,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
 	switch {
 	case l.hasOpenStep(), says == MayHaveExecuted && !repeat:
-		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
+		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.MarkUnknown(ctx))}
 	case permanent && marks&saysRepeatable == 0 && says != MayHaveExecuted && (says == NotExecuted || retry):
 		out = l.withoutEffect(out)
 	case permanent:
@@ -239,7 +239,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 		l.finish(entry{rec: rec, shared: true})
 		return l.settledOutside(ctx, rec)
 	}
-	refused := cause == nil && out.Face != store.FaceEngine && out.Reason == store.ReasonNone // and not panicked
+	refused := cause == nil && out.Adapter != store.AdapterEngine && out.Reason == store.ReasonNone // and not panicked
 	var a Again
 	if again != nil && !refused {
 		a = again(cause)

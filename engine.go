@@ -140,7 +140,7 @@ func (e *Engine) observe(ctx context.Context, ev observe.Event) {
 // Store returns the store that New was given.
 func (e *Engine) Store() store.Store { return e.store }
 
-// Observe passes an event of a skin on to the engine's observer.
+// Observe passes an event of an adapter on to the engine's observer.
 func (e *Engine) Observe(ctx context.Context, ev observe.Event) { e.observe(ctx, ev) }
 
 // ID returns the digest by which this engine's store knows a key of a scope.
@@ -212,7 +212,7 @@ func (e *Engine) newRequest(ctx context.Context, op Op) (*request, error) {
 	return t, nil
 }
 
-// within reports whether ctx belongs to a run of the same operation that goes on.
+// within reports whether ctx belongs to a run of the same operation that continues.
 func (e *Engine) nested(ctx context.Context, id store.ID) bool {
 	for r := FromContext(ctx); r != nil; r = r.outer() {
 		if r.rec.ID == id && r.isRunning() && e.shares(r.e) {
@@ -228,7 +228,7 @@ func (e *Engine) shares(other *Engine) bool {
 }
 
 // Begin takes an operation's claim, or its outcome. It returns a Lease, which is either
-// Replayed, or to be ended by Do, Settle, Release or Park. The error is an *Error of kind KindInvalid
+// Replayed, or to be ended by Do, Settle, Release or MarkUnknown. The error is an *Error of kind KindInvalid
 // (also inside of a run of the same operation), KindMismatch, KindInFlight, KindUnknown,
 // KindExpired, KindDamaged, KindStore or KindClosed.
 //
@@ -304,7 +304,7 @@ func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, e
 	for began := time.Now(); ; {
 		step := time.Now()
 		got, err := s.Sweep(ctx, sweepLimit)
-		sum.Parked += got.Parked
+		sum.MarkedUnknown += got.MarkedUnknown
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		sum.More = got.More
@@ -350,7 +350,7 @@ func (j *runContext) Deadline() (time.Time, bool) {
 	return j.Context.Deadline()
 }
 
-// epoch is a context that all store calls of some time share as their end.
+// generation is a context that all store calls of some time share as their end.
 type sharedEnd struct {
 	ctx    context.Context
 	cancel context.CancelFunc

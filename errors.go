@@ -36,7 +36,7 @@ const (
 	// The operation does not run again; Error.Execution says whether it was
 	// executed.
 	KindDamaged
-	// KindForeign: the operation was executed, and its outcome is of another face,
+	// KindForeign: the operation was executed, and its outcome is of another adapter,
 	// which cannot be told here: an HTTP response that is no JSON, for one.
 	KindForeign
 	// KindFenced: another claim or outcome stands; nothing was written.
@@ -240,22 +240,22 @@ func (l *errorLog) due(kind observe.Kind) (skipped int, ok bool) {
 
 // logLines are the lines, by kind of event; "" for none.
 var logLines = [...]string{
-	observe.Parked:      "stet: the outcome of an operation is unknown until a verifier or an operator resolves it",
-	observe.LeaseLost:   "stet: a run lost its lease",
-	observe.Fenced:      "stet: a write of a run that is not the newest was refused",
-	observe.StoreFailed: "stet: a call of the store failed",
-	observe.Swept:       "stet: runs ended without an outcome; their operations are unknown until a verifier or an operator resolves them",
-	observe.Unsent:      "stet: an emitted message was not sent; it is tried again",
-	observe.TimedOut:    "stet: a run took longer than its Policy.RunTimeout",
-	observe.CutOff:      "stet: a run had not ended when the engine was closed",
-	observe.Aborted:     "stet: a transaction was rolled back because of what its function did; nothing was executed",
+	observe.MarkedUnknown: "stet: the outcome of an operation is unknown until a verifier or an operator resolves it",
+	observe.LeaseLost:     "stet: a run lost its lease",
+	observe.Fenced:        "stet: a write of a run that is not the newest was refused",
+	observe.StoreFailed:   "stet: a call of the store failed",
+	observe.Swept:         "stet: runs ended without an outcome; their operations are unknown until a verifier or an operator resolves them",
+	observe.Unsent:        "stet: an emitted message was not sent; it is tried again",
+	observe.TimedOut:      "stet: a run took longer than its Policy.RunTimeout",
+	observe.CutOff:        "stet: a run had not ended when the engine was closed",
+	observe.Aborted:       "stet: a transaction was rolled back because of what its function did; nothing was executed",
 }
 
 const sweepFailed = "stet: a sweep failed; it is tried again"
 
 // write logs an event, unless a line of its kind was written within logEvery.
 func (l *errorLog) write(ctx context.Context, to *slog.Logger, ev observe.Event) {
-	if int(ev.Kind) >= len(logLines) || logLines[ev.Kind] == "" || ev.Kind == observe.Swept && ev.Err == nil && ev.Swept.Parked == 0 {
+	if int(ev.Kind) >= len(logLines) || logLines[ev.Kind] == "" || ev.Kind == observe.Swept && ev.Err == nil && ev.Swept.MarkedUnknown == 0 {
 		return
 	}
 	skipped, ok := l.due(ev.Kind)
@@ -268,7 +268,7 @@ func (l *errorLog) write(ctx context.Context, to *slog.Logger, ev observe.Event)
 	case observe.StoreFailed, observe.Aborted, observe.Unsent:
 		level = slog.LevelError
 	case observe.Swept:
-		if list = append(list, slog.Int("operations", ev.Swept.Parked)); ev.Err != nil {
+		if list = append(list, slog.Int("operations", ev.Swept.MarkedUnknown)); ev.Err != nil {
 			line = sweepFailed
 		}
 	}

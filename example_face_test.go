@@ -16,7 +16,7 @@ type (
 	handler func(ctx context.Context, c call) (string, error)
 )
 
-// protect is a face: it names the operation, lets the engine decide whether it runs,
+// protect is an adapter: it names the operation, lets the engine decide whether it runs,
 // and words the answer for its protocol.
 func protect(e *stet.Engine, next handler) handler {
 	return func(ctx context.Context, c call) (string, error) {
@@ -29,7 +29,7 @@ func protect(e *stet.Engine, next handler) handler {
 		if !l.Replayed() {
 			out, err = l.Do(ctx, nil, func(ctx context.Context) (stet.Outcome, error) {
 				body, err := next(ctx, c)
-				return stet.Outcome{Face: store.FaceGo, Type: "text/plain", Body: []byte(body)}, err
+				return stet.Outcome{Adapter: store.AdapterGo, Type: "text/plain", Body: []byte(body)}, err
 			})
 			if err != nil { // nothing is stored that retries would get: do not show the result
 				return "", refusal(err)
@@ -54,7 +54,7 @@ func refusal(err error) error {
 	}
 }
 
-// A face of one's own: a protocol that no package of stet serves.
+// An adapter of one's own: a protocol that no package of stet serves.
 func Example_face() {
 	engine, _ := stet.New(memory.New(memory.Options{}), stet.Options{})
 	defer engine.Close()

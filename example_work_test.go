@@ -47,7 +47,7 @@ func ExampleEngine_Accept() {
 	// completed: shipped one teapot <nil>
 }
 
-// The first attempt reserves, charges the card and then fails; the second goes on from
+// The first attempt reserves, charges the card and then fails; the second continues from
 // there.
 func ExampleStepOnce() {
 	ctx := context.Background()

@@ -116,7 +116,7 @@ func (fs *inFlightCalls) lose(f *inFlight) bool {
 	return had
 }
 
-// leased calls do for each run that the keeper looks after, with the time when the last
+// leased calls do for each run that the keeper watches, with the time when the last
 // renewal of its lease was sent. The mu of its part is held.
 func (fs *inFlightCalls) leased(do func(r *Run, renewed time.Time)) {
 	for i := range fs.shards {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxLostClaims  = 1 << 16 // claims with a lost reply that are remembered; more are parked, which is safe
+	maxLostClaims  = 1 << 16 // claims with a lost reply that are remembered; more are marked unknown, which is safe
 	lostClaimBatch = 64      // that are looked for at a time
 
 	maxLostClaimPause = time.Minute // between two looks for one
@@ -23,7 +23,7 @@ type lostClaim struct {
 	owner     store.Owner
 	accepted  bool // by Take
 	repeat    bool // see Item.Repeatable
-	uncounted bool // it is noted down that this attempt does not count
+	uncounted bool // it is stored that this attempt does not count
 	keep      store.Retention
 	lease     time.Duration
 	pause     time.Duration // before the next look
@@ -31,17 +31,17 @@ type lostClaim struct {
 	latest    time.Time // when it can have arrived at the latest
 }
 
-// orphans are given back by one goroutine, which lives while there are any.
+// orphans are released by one goroutine, which lives while there are any.
 type lostClaims struct {
 	mu        sync.Mutex
 	waiting   []lostClaim
 	releasing bool
 }
 
-// abandon gives back a claim that may have been granted without our hearing of
+// abandon releases a claim that may have been granted without our hearing of
 // it, whenever it arrives within the time that its lease could live, and whenever
 // the store can be asked again. Nothing was run under it, so without this a key
-// would be parked as unknown for no reason.
+// would be marked unknown as unknown for no reason.
 func (e *Engine) rememberLostClaim(t *request) {
 	now := time.Now()
 	e.lostClaims.mu.Lock()
@@ -157,8 +157,8 @@ func (e *Engine) releaseLostClaim(ctx context.Context, o *lostClaim) (done bool,
 const maxFinishing = 1024
 
 // forsake ends, in the background, the record of a run that has ended and whose end
-// did not reach the store: call parks what could not be settled or parked, and gives
-// back what could not be given back. Retries would otherwise be told until the lease
+// did not reach the store: call parks what could not be settled or marked unknown, and gives
+// back what could not be released. Retries would otherwise be told until the lease
 // has run out that it is being executed, and then that it is not known. What was sent
 // may still come through, and stands then.
 func (e *Engine) finishLater(lease time.Duration, call func(context.Context) error) {

@@ -71,7 +71,7 @@ func (m Message) sendable() error {
 // in a transaction with the same commit, and sent afterwards, at least once, by
 // whoever relays what is in the store's outbox. It does not belong into a Step: a
 // later attempt, which does not run the step again, would not emit it. A run that
-// is released or parked emits nothing, and neither does a replay. One that is settled
+// is released or marked unknown emits nothing, and neither does a replay. One that is settled
 // as failed in lease mode does: what it had done before it failed stands. In a
 // transaction its messages are rolled back with its writes. The message's ID
 // is derived and the one given ignored; header and body are copied. The error is an
@@ -153,7 +153,7 @@ func (r *Run) sealed(out Outcome) store.Settlement {
 	return r.pack(out, messages)
 }
 
-// sealedUnlessInDoubt is sealed for a run that goes on: no step that must not be
+// sealedUnlessInDoubt is sealed for a run that continues: no step that must not be
 // repeated may be begun any more, and none be in doubt.
 func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
 	r.mu.Lock()
@@ -190,7 +190,7 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 // what became of those of each operation, once, and may do so from several goroutines:
 // nil, that all of them have been sent and that what is to keep them has confirmed it, so
 // they leave the outbox; or why not, which the observer is told. What is not confirmed
-// stays, and is handed out again, to any caller, after the time again. Without any
+// stays, and is returned again, to any caller, after the time again. Without any
 // messages send is not called.
 //
 // Relay returns of how many operations it is stored that all messages were sent. Its error
@@ -216,7 +216,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 		return 0, unasked
 	}
 	var mu sync.Mutex
-	var n int // not a result: send may leave behind what goes on to tell
+	var n int // not a result: send may leave behind what continues to tell
 	var unsaid error
 	err = send(operations, func(i int, err error) {
 		p := parcels[i]
@@ -249,7 +249,7 @@ type parcel struct {
 	keep  time.Duration // 0: as the class says
 }
 
-// relayed takes a parcel out of the outbox, also if the caller has left meanwhile.
+// relayed takes a parcel out of the outbox, also if the caller has left in the meantime.
 func (e *Engine) relayed(ctx context.Context, p parcel) error {
 	keep := e.policyOf(p.class).Retention
 	keep.Tombstone = cmp.Or(p.keep, keep.Tombstone)

@@ -21,7 +21,7 @@ import (
 // Op names one intended effect and says what it asks for.
 type Op struct {
 	// Scope says whose key it is: a tenant, a principal, an API account.
-	// 1 to MaxScope bytes. A key is never looked up without its scope.
+	// 1 to MaxScope bytes. A key is never read without its scope.
 	Scope string
 	// Key is the idempotency key, 1 to MaxKey bytes, compared byte by byte.
 	Key string

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Resolve decides on a person's word what became of a dead run: an operator's,
+// Resolve decides on a person's word what became of an expired run: an operator's,
 // usually, who has looked in the processor's books. shown is the record that the
 // decision is about, as Browse or Read returned it; class names the policy whose
 // Retention the outcome gets.
@@ -28,14 +28,14 @@ import (
 // again the step that it may have died in (see StepOnce). Steps that are known to
 // have been done stay done. MayRunAgain does the same, unless there is such a step.
 //
-// Resolving again with the same verdict is a success. The error is an *Error of
-// kind KindInvalid (no verdict, or no such class), KindInFlight (the lease is
+// Resolving again with the same resolution is a success. The error is an *Error of
+// kind KindInvalid (no resolution, or no such class), KindInFlight (the lease is
 // alive; RetryAfter says for how long), KindUnknown (MayRunAgain, of a run that died
 // in such a step), KindFenced (the record has changed since it was shown; nothing
 // was written), KindDamaged (it, or its notes, cannot be read, so what was done of it
 // is not known; ItHappened needs no notes) or KindStore (it may or may not have been
 // written: look again).
-func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, v Verdict) error {
+func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, v Resolution) error {
 	p, ok := e.policies[class]
 	switch {
 	case !ok:
@@ -71,10 +71,10 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	return storeFailed(MayHaveExecuted, err)
 }
 
-// State returns what the verdict makes of a record: Completed or Failed, Retryable
+// State returns what the resolution makes of a record: Completed or Failed, Retryable
 // for ItDidNotHappen and MayRunAgain (Accepted if it was accepted), and Unknown for
 // CannotKnow.
-func (v Verdict) State() store.State {
+func (v Resolution) State() store.State {
 	switch v.kind {
 	case itHappened:
 		return v.outcome.state()
@@ -86,7 +86,7 @@ func (v Verdict) State() store.State {
 }
 
 // disown carries out ItDidNotHappen: what an Unknown record says to have been begun
-// is struck from its notes, and then it is released. In between, the verdict stands
+// is struck from its notes, and then it is released. In between, the resolution stands
 // in the record already; the release says whether it still is the one that it is
 // about.
 func (e *Engine) releaseNotHappened(ctx context.Context, rec store.Record, keep store.Retention) error {
@@ -97,15 +97,15 @@ func (e *Engine) releaseNotHappened(ctx context.Context, rec store.Record, keep 
 	if n.doubt() != "" && now.State == store.Unknown && now.Fence == rec.Fence {
 		err = e.removeOpenSteps(ctx, now, n)
 	}
-	if err != nil && KindOf(err) != KindFenced { // else another was faster, perhaps with the same verdict
+	if err != nil && KindOf(err) != KindFenced { // else another was faster, perhaps with the same resolution
 		return err
 	}
 	return e.release(ctx, rec.Claim(), keep)
 }
 
 // takeOver releases an Unknown record, so that it is run again, whatever became of
-// the dead run. If that had begun what must not be repeated, it is KindUnknown: only
-// a verdict can say whether that is to run again.
+// the expired run. If that had begun what must not be repeated, it is KindUnknown: only
+// a resolution can say whether that is to run again.
 func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Retention) error {
 	now, n, err := e.readNotes(ctx, rec)
 	switch step := n.doubt(); {
@@ -150,7 +150,7 @@ func (e *Engine) removeOpenSteps(ctx context.Context, rec store.Record, n notes)
 }
 
 // dead returns the record if it still is the one that was shown and its run is
-// dead, parked if it was not yet.
+// dead, marked unknown if it was not yet.
 func (e *Engine) abandonedRecord(ctx context.Context, shown store.Record) (store.Record, error) {
 	rec, err := e.read(ctx, shown.ID)
 	if err != nil {
@@ -187,7 +187,7 @@ func (e *Engine) expireLease(ctx context.Context, rec store.Record, still time.D
 		if err == nil && lost {
 			err = store.ErrFenced
 		}
-		return err // parked by the next caller, once still is over
+		return err // marked unknown by the next caller, once still is over
 	}
 	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
 		now, err := e.endLapsed(ctx, rec)
@@ -276,7 +276,7 @@ func (e *Engine) resolve(ctx context.Context, t *request, rec store.Record) (aga
 	}
 	switch {
 	case rec.Owner == t.req.Owner:
-		// Our own claim, parked before its reply came. We never ran.
+		// Our own claim, marked unknown before its reply came. We never ran.
 	case !sure:
 		return false, nil // asked again by the next retry
 	case verdict.kind == itHappened:
@@ -320,7 +320,7 @@ func (e *Engine) resolve(ctx context.Context, t *request, rec store.Record) (aga
 
 // verify asks the policy's verifier, whose answer should not depend on whether
 // this caller stays. It is not sure when the verifier failed.
-func (e *Engine) verify(ctx context.Context, t *request, rec store.Record) (v Verdict, sure bool) {
+func (e *Engine) verify(ctx context.Context, t *request, rec store.Record) (v Resolution, sure bool) {
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
 		return CannotKnow(), true
 	}
@@ -338,7 +338,7 @@ func (e *Engine) verify(ctx context.Context, t *request, rec store.Record) (v Ve
 }
 
 // unresolved is the Status that a verifier gets: what the call asks for, but as the dead
-// run was called. Work and notes that cannot be read are left out: a verdict that depends
+// run was called. Work and notes that cannot be read are left out: a resolution that depends
 // on them is refused when it is carried out.
 func (e *Engine) unresolved(ctx context.Context, t *request, rec store.Record) (st Status, err error) {
 	now, n, err := e.readNotes(ctx, rec)

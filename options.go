@@ -29,18 +29,18 @@ type Policy struct {
 	// refused with KindInFlight. At most MaxWait. Default 0: in a class, the Wait of
 	// Options.Policy; there, NoWait.
 	Wait time.Duration
-	// Stale is the verdict on a dead run that Verify does not know about, or if there is
+	// Stale is the resolution on an expired run that Verify does not know about, or if there is
 	// none. A run is dead when its lease has run out; an effect may have happened.
 	//
 	//   - CannotKnow, the default: the operation stays Unknown until Verify or an operator
-	//     resolves it. A class says so where Options.Policy has another verdict.
+	//     resolves it. A class says so where Options.Policy has another resolution.
 	//   - MayRunAgain: it runs again. Only for handlers that are idempotent themselves: the
 	//     effect may happen a second time. What died in a StepOnce stays Unknown.
 	//   - ItHappened, with a failed outcome: it is settled with that, and with
 	//     store.ReasonTimedOut unless it has a Reason. HTTP answers 504, or with the
 	//     response that stethttp.Outcome has made of it. The effect may have happened
 	//     nevertheless, and callers are told so.
-	Stale Verdict
+	Stale Resolution
 	// Verify, if set, finds out what became of an operation whose run died: by looking in
 	// the business tables, or by asking the processor. It is asked about an Unknown record
 	// before anyone is told KindUnknown, and before Stale decides. If it fails, the record
@@ -48,11 +48,11 @@ type Policy struct {
 	// processes at a time. Its context does not end with the caller. Beginning the same
 	// operation from it is KindInFlight, after a while.
 	//
-	// The Status has Op, with Name and Ref of the dead run, Record, with its Fence, Attempt
+	// The Status has Op, with Name and Ref of the expired run, Record, with its Fence, Attempt
 	// and ClaimedAt, and Doubt. Package reconcile asks about accepted operations, and about
 	// those of which KeepKey keeps the key: other records keep neither scope nor key, and
 	// what is not found by an empty key may have happened. See its Options.ByRef.
-	Verify func(context.Context, Status) (Verdict, error)
+	Verify func(context.Context, Status) (Resolution, error)
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
 	// Retention says how long outcomes and tombstones are kept.
@@ -67,7 +67,7 @@ type Policy struct {
 	// comes next under the key, the same request or another one, is a first
 	// attempt again, with a greater fence. Later runs are remembered for
 	// Retention.Result: one before them may have been taken over after it had
-	// an effect. So is a run that has noted down a Step, or whose claim had to be
+	// an effect. So is a run that has stored a Step, or whose claim had to be
 	// sent twice, or that ended with an error that is Repeatable: it may have had its
 	// effect. Default: all are remembered.
 	ForgetReleased bool
@@ -97,9 +97,9 @@ type Policy struct {
 	Errors codec.Errors
 }
 
-// Verdict says what became of a dead run: ItHappened, ItDidNotHappen, MayRunAgain or
-// CannotKnow, which the zero Verdict is as well.
-type Verdict struct {
+// Resolution says what became of an expired run: ItHappened, ItDidNotHappen, MayRunAgain or
+// CannotKnow, which the zero Resolution is as well.
+type Resolution struct {
 	kind    verdictKind
 	outcome Outcome
 }
@@ -116,19 +116,19 @@ const (
 
 // ItHappened: the operation was executed with this outcome, which is settled. What
 // its run emitted (see Run.Emit) is not known, and is not sent.
-func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
+func ItHappened(out Outcome) Resolution { return Resolution{kind: itHappened, outcome: out} }
 
-// ItDidNotHappen: what the dead run had begun, and is not known to have done, had
+// ItDidNotHappen: what the expired run had begun, and is not known to have done, had
 // no effect and, its owner being dead, will have none. It is run again. Steps that
 // are known to have been done stay done.
-func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
+func ItDidNotHappen() Resolution { return Resolution{kind: itDidNotHappen} }
 
-// MayRunAgain: whether it happened is not known, and does not matter: it is run again. Where the dead run had begun a StepOnce, and is
+// MayRunAgain: whether it happened is not known, and does not matter: it is run again. Where the expired run had begun a StepOnce, and is
 // not known to have done it, the record stays Unknown.
-func MayRunAgain() Verdict { return Verdict{kind: mayRunAgain} }
+func MayRunAgain() Resolution { return Resolution{kind: mayRunAgain} }
 
 // CannotKnow: Policy.Stale decides; by default the record stays Unknown.
-func CannotKnow() Verdict { return Verdict{kind: cannotKnow} }
+func CannotKnow() Resolution { return Resolution{kind: cannotKnow} }
 
 // Options configure an Engine. The zero value is usable.
 type Options struct {

@@ -22,8 +22,8 @@ type Outcome struct {
 	Gone bool
 	// Reason says why it failed.
 	Reason store.Reason
-	// Face is what can replay it exactly.
-	Face store.Face
+	// Adapter is what can replay it exactly.
+	Adapter store.Adapter
 	// Status is as in HTTP, 0 where there is none.
 	Status int
 	// Type is the media type of Body, "" where it is not known.
@@ -51,7 +51,7 @@ func (p *Policy) outcomeOf(v any) (Outcome, error) {
 		// The effect has happened; only its result cannot be kept.
 		return Outcome{Gone: true}, &Error{Kind: KindExpired, Execution: Executed, Cause: err}
 	}
-	return Outcome{Face: store.FaceGo, Status: 200, Type: mediaType, Body: b}, nil
+	return Outcome{Adapter: store.AdapterGo, Status: 200, Type: mediaType, Body: b}, nil
 }
 
 // failure is the outcome of an operation that failed with err.
@@ -59,7 +59,7 @@ func (p *Policy) failure(err error) Outcome {
 	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 		return Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	out := Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+	out := Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
 	if out.size() > p.MaxResult { // as in fit: the first caller gets what is stored
 		out.Trailer = nil
 	}
@@ -87,7 +87,7 @@ var reasons = map[store.Reason]error{
 // there is none: a body that is JSON, or, of an outcome that an engine has returned, what
 // Policy.Values reads. The error of a failed one is of kind
 // KindFailed: with its text, or by its reason. Other errors are of kind KindExpired, or
-// KindForeign, where the outcome is another face's and cannot be told as a value.
+// KindForeign, where the outcome is another adapter's and cannot be told as a value.
 func (o Outcome) Decode(v any) error {
 	p := cmp.Or(o.policy, &defaultPolicy)
 	switch {
@@ -104,7 +104,7 @@ func (o Outcome) Decode(v any) error {
 	case err == nil, len(o.Body) == 0 && errors.Is(err, codec.ErrUnsupported):
 		return nil
 	case errors.Is(err, codec.ErrUnsupported):
-		return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
+		return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Adapter)}
 	default:
 		return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
 	}
@@ -115,11 +115,11 @@ func (o Outcome) cause(p *Policy) error {
 	switch {
 	case !o.Reason.Returned():
 		return reasons[o.Reason]
-	case o.Face == store.FaceGRPC:
+	case o.Adapter == store.AdapterGRPC:
 		return coding.StatusOf(o.Trailer).Error(p.Errors)
 	case o.Status == 0 && o.Type == "" && len(o.Body) == 0:
 		return errors.New("nothing was said of how")
-	case o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
+	case o.Adapter != store.AdapterHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
 		return coding.Error(p.Errors, string(o.Body), o.Trailer)
 	}
 	return fmt.Errorf("the outcome has the status %d", o.Status)

@@ -25,7 +25,7 @@ const (
 )
 
 // keeper renews the leases of all runs of the process together: those that flights have.
-// One goroutine, which lives while there are runs, looks after them; what it sends to the
+// One goroutine, which lives while there are runs, watches them; what it sends to the
 // store goes out from others, one round at a time for each length of lease, so that a slow
 // store does not keep it from seeing that a lease has run out. A run that ends
 // within a third of its lease costs no heartbeat at all.
@@ -47,7 +47,7 @@ func (k *leaseRenewer) init(e *Engine) {
 	}
 }
 
-// start looks after runs from now on, also after one that was added just before; false if
+// start watches runs from now on, also after one that was added just before; false if
 // the engine was closed.
 func (k *leaseRenewer) start() bool {
 	if k.active.Load() {
@@ -202,11 +202,11 @@ func cancelled(cause error) observe.Kind {
 	return observe.LeaseLost
 }
 
-// lose cancels a run that still goes on. It may settle nevertheless, if its
+// lose cancels a run that still continues. It may settle nevertheless, if its
 // fence is still the newest.
 func (k *leaseRenewer) lose(ctx context.Context, r *Run, cause error) {
 	if !k.e.inFlight.lose(r.f) {
-		return // it ended meanwhile
+		return // it ended in the meantime
 	}
 	r.cancel(cause)
 	k.e.inFlight.end(r.f, entry{})

@@ -35,7 +35,7 @@ func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.renewer.mu.Lock() // no rest is under way
+		e.renewer.mu.Lock() // no rest is in progress
 		if !e.renewer.active.Load() {
 			t.Errorf("run %d has no keeper", i)
 		}

@@ -48,7 +48,7 @@ type Run struct {
 	steps      stepState
 }
 
-// Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
+// Lease is for authors of adapters: what Begin, Take and TxEngine.Run give. It is an
 // outcome to replay, or the right to run the operation and to end the run. It is safe
 // for concurrent use.
 type Lease struct {
@@ -90,8 +90,8 @@ func FromContext(ctx context.Context) *Run {
 }
 
 // newRun makes the run of a granted claim, which f has from now on. The keeper ends the
-// run's context at its deadline, too; if the engine was closed meanwhile, the claim is
-// given back.
+// run's context at its deadline, too; if the engine was closed in the meantime, the claim is
+// released.
 func (e *Engine) newRun(ctx context.Context, t *request, f *inFlight, rec store.Record) (*Lease, error) {
 	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.claimSentAt, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
 	if t.p.Outside || t.taken {
@@ -186,11 +186,11 @@ func (r *Run) DeriveKey(call string) string {
 // tried again under the same key. A transaction is rolled back.
 //
 // MayHaveExecuted: it cannot be known whether this run has had an effect: a call further
-// down was sent, and its answer did not come. The run is parked, see Park. It prevails
+// down was sent, and its answer did not come. The run is marked unknown, see MarkUnknown. It prevails
 // over NotExecuted. The effect may take as long as still to happen, at most
 // store.MaxRunTimeout, which postpones what would find it out: 0 if it has happened by
 // now or never will. Of several calls the longest still counts. Should this process
-// die, the record is parked when its lease has run out, however long still is: a verifier
+// die, the record is marked unknown when its lease has run out, however long still is: a verifier
 // must know by itself that what it does not find will not come. A transaction is rolled
 // back and its caller told KindUnknown, but nothing is kept of it, and a retry runs again:
 // calls further down belong into lease mode.
@@ -220,15 +220,15 @@ func (r *Run) Declared() Execution {
 	return Executed
 }
 
-// Park ends the run without an outcome: the record becomes Unknown, at once or
+// MarkUnknown ends the run without an outcome: the record becomes Unknown, at once or
 // when the time that Declare was given is over, and stays so until a
-// verifier or an operator resolves it. Without Park it would become so when the
+// verifier or an operator resolves it. Without MarkUnknown it would become so when the
 // lease has run out.
 //
-// An error is an *Error of kind KindFenced, KindStore (it will be parked when the
+// An error is an *Error of kind KindFenced, KindStore (it will be marked unknown when the
 // lease has run out, or before if the store is back), KindDamaged (the record cannot be read) or KindInvalid (the run
 // has ended already).
-func (r *Lease) Park(ctx context.Context) error {
+func (r *Lease) MarkUnknown(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is rolled back by an error of its function")
 	}
@@ -248,7 +248,7 @@ func (r *Lease) Park(ctx context.Context) error {
 	}
 	err := leave(ctx)
 	r.repeatLater(err, leave)
-	ev := observe.Event{Kind: observe.Parked, ID: r.rec.ID, Class: r.op.Class, State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
+	ev := observe.Event{Kind: observe.MarkedUnknown, ID: r.rec.ID, Class: r.op.Class, State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
 	case err == nil:
@@ -271,7 +271,7 @@ func (r *Lease) Park(ctx context.Context) error {
 //
 // An error is an *Error of kind KindFenced (another claim or outcome stands),
 // KindUnknown (the store could not be reached: the outcome may or may not have
-// been written; or a StepOnce is in doubt: the run was parked instead), KindDamaged (the record cannot be read any more, and nothing was
+// been written; or a StepOnce is in doubt: the run was marked unknown instead), KindDamaged (the record cannot be read any more, and nothing was
 // written) or KindInvalid (the run has ended already). A store that cannot be reached is tried again for
 // Options.StoreTimeout, whatever becomes of ctx, of which only the values are
 // used: a server's WriteTimeout should be longer.
@@ -332,7 +332,7 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	err := call(ctx)
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
-	if !r.taken { // what was sent before may have been heeded
+	if !r.taken { // what was sent before may have been obeyed
 		call = func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) }
 	}
 	r.repeatLater(err, call)
@@ -376,7 +376,7 @@ func (r *Run) forgets(again Again) bool {
 	return (again.Forget || r.p.ForgetReleased) && !again.effect && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.hasNotes()
 }
 
-// heeded returns nil if a release was heeded that got no answer, so that the record is
+// obeyed returns nil if a release was obeyed that got no answer, so that the record is
 // gone. If it was not, another run of the operation, or its outcome, has the record.
 func (r *Run) wasForgotten(ctx context.Context) error {
 	now, err := r.e.read(ctx, r.rec.ID)
@@ -389,7 +389,7 @@ func (r *Run) wasForgotten(ctx context.Context) error {
 	return store.ErrFenced
 }
 
-// noted reports whether something may have been noted down of the run: a step that
+// noted reports whether something may have been stored of the run: a step that
 // was done must not be done again.
 func (r *Run) hasNotes() bool {
 	r.steps.mu.Lock()
@@ -409,7 +409,7 @@ func (r *Run) end() bool {
 }
 
 // conclude claims the right to end the run with an outcome, or by giving it back.
-// A step in doubt allows neither: the run is parked.
+// A step in doubt allows neither: the run is marked unknown.
 func (r *Lease) startEnding(ctx context.Context) error {
 	r.mu.Lock()
 	doubt := r.openStepError()
@@ -422,7 +422,7 @@ func (r *Lease) startEnding(ctx context.Context) error {
 		return nil
 	}
 	r.mu.Unlock()
-	err := r.Park(ctx)
+	err := r.MarkUnknown(ctx)
 	if k := KindOf(err); k == KindFenced || k == KindInvalid {
 		return err
 	}
@@ -438,7 +438,7 @@ func (r *Run) openStepError() error {
 	return nil
 }
 
-// finish lets go of everything that the run holds in this process.
+// finish releases everything that the run holds in this process.
 func (r *Run) finish(en entry) {
 	r.e.inFlight.end(r.f, en)
 	r.cancel(nil)

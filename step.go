@@ -22,7 +22,7 @@ const maxProgress = 1 << 10
 // progressEvery is how often progress is written at most.
 const progressEvery = time.Second
 
-// notes are what the runs of an operation note down in its record.
+// notes are what the runs of an operation store in its record.
 type notes struct {
 	Progress store.Progress  `json:"progress,omitzero"`
 	Steps    map[string]step `json:"steps,omitempty"`
@@ -50,7 +50,7 @@ type stepState struct {
 
 // Step runs fn as one phase of the operation that ctx belongs to, and keeps its
 // result, as Policy.Values encodes it, with the operation's record under the run's fence: a later
-// attempt gets that result and goes on after it. If its end was not noted, the next
+// attempt gets that result and continues after it. If its end was not noted, the next
 // attempt runs it again: doing it twice must have one effect, else it is for StepOnce.
 // Names tell the steps of an
 // operation apart: 1 to MaxName bytes of UTF-8, the same in every attempt, and
@@ -69,7 +69,7 @@ func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, 
 
 // StepOnce is Step for what must not be repeated. When a run has begun it and its end was
 // not noted, the step is in doubt: the error is of kind KindUnknown, now and in a later
-// attempt, and the operation is parked as Unknown when its handler has returned. The step
+// attempt, and the operation is marked unknown as Unknown when its handler has returned. The step
 // runs again only if a verifier or an operator says that it did not happen (see
 // ItDidNotHappen).
 //
@@ -127,7 +127,7 @@ func (p *Policy) recall(s *step, v any) error {
 }
 
 // enterStep finds the result of an earlier attempt, or what it left in doubt, and
-// notes down that a step which must not be repeated begins. Unless the step is past,
+// stores that a step which must not be repeated begins. Unless the step is past,
 // or there is an error, leaveStep is to be called.
 func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, once bool, v any) (past bool, err error) {
 	s, err := r.recall(ctx, ws, name)
@@ -155,8 +155,8 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, on
 	return false, nil
 }
 
-// beginOnce notes down that a step which must not be repeated begins. From then on
-// the run can only be parked, until it is noted how the step ended.
+// beginOnce stores that a step which must not be repeated begins. From then on
+// the run can only be marked unknown, until it is noted how the step ended.
 func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) error {
 	r.mu.Lock()
 	if r.ended || r.committing {
@@ -174,7 +174,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	return err
 }
 
-// doubt notes that only Park may end the run. The caller holds r.mu.
+// doubt notes that only MarkUnknown may end the run. The caller holds r.mu.
 func (r *Run) doubt(name string) {
 	if r.openSteps == nil {
 		r.openSteps = make(map[string]struct{})
@@ -431,7 +431,7 @@ func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatabl
 	return nil
 }
 
-// unrepeatable makes a run that was taken as repeatable one that is parked when its
+// unrepeatable makes a run that was taken as repeatable one that is marked unknown when its
 // lease runs out.
 func (r *Run) unrepeatable(ctx context.Context) error {
 	if !r.repeatable {

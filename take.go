@@ -27,7 +27,7 @@ type Item struct {
 	// all its effects are in a transaction that is not committed then, or doing
 	// them twice has one effect. It is for what takes the item to say, and no
 	// part of what a queue carries. The operation is then due again as soon as the
-	// lease of a dead run has run out, and never Unknown, unless a StepOnce is in
+	// lease of an expired run has run out, and never Unknown, unless a StepOnce is in
 	// doubt.
 	Repeatable bool
 }
@@ -104,7 +104,7 @@ func (e *Engine) Wake() {
 // Take is a worker's Begin: it takes the claim of an accepted operation. The run
 // has its Work, and its policy is that of the class that it was accepted under; if it
 // is Replayed, the operation has ended, and there is nothing to do. Release lets it be run
-// again; Settle, TxEngine.Finish and Park are as ever.
+// again; Settle, TxEngine.Finish and MarkUnknown are as ever.
 //
 // The error is an *Error of kind KindInvalid (no such class), KindInFlight (it runs, or is to
 // wait still, by Work.After or Again.After: it will be due), KindUnknown (and its policy does not
@@ -234,7 +234,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 			r.takeBack(before)
 		}
 	}()
-	// The context of a run that was cancelled meanwhile ends no transaction.
+	// The context of a run that was cancelled in the meantime ends no transaction.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.e.o.StoreTimeout+r.p.RunTimeout)
 	defer cancel()
 	err = ws.InTx(bounded, func(inner context.Context, tx Tx) error {
@@ -281,30 +281,30 @@ const maxUncounted = 1<<16 - 1 // those beyond count
 
 func uncountedAttempts(rec store.Record) int { return int(rec.Notes.Version / uncountedUnit) }
 
-// spare notes down that the attempt of a record does not count, and reports whether it
-// has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
+// spare stores that the attempt of a record does not count, and reports whether it
+// has. rec has its notes as they are now. If it cannot be stored, the attempt counts.
 func (e *Engine) markUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {
-	if uncountedAttempts(rec) >= min(rec.Attempt, maxUncounted) { // the last is noted down already
+	if uncountedAttempts(rec) >= min(rec.Attempt, maxUncounted) { // the last is stored already
 		return false
 	}
 	notes := rec.Notes // no others: who cannot read the work must not encrypt
 	notes.Version += uncountedUnit
 	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
-		if rec.State == store.Unknown { // its lease has run out meanwhile
+		if rec.State == store.Unknown { // its lease has run out in the meantime
 			return ws.Strike(ctx, rec.Claim(), notes)
 		}
 		return ws.Save(ctx, rec.Claim(), notes, repeatable)
 	})
 }
 
-// unseen gives back a record of Take that reached no worker.
+// unseen releases a record of Take that reached no worker.
 func (e *Engine) returnUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
 	e.markUncounted(ctx, ws, rec, repeatable)
 	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
 }
 
 // uncount has the attempt of a run that is to be released not count, as far as it can be
-// noted down.
+// stored.
 func (r *Run) releaseUncounted(ctx context.Context, again Again) {
 	switch {
 	case r.taken:
@@ -312,7 +312,7 @@ func (r *Run) releaseUncounted(ctx context.Context, again Again) {
 	case r.e.works == nil, r.forgets(again): // no record, no attempt
 	default:
 		r.steps.mu.Lock()
-		err := r.load(ctx, r.e.works) // what earlier runs have noted down
+		err := r.load(ctx, r.e.works) // what earlier runs have stored
 		r.steps.mu.Unlock()
 		if err == nil {
 			r.markUncounted(ctx, r.e.works)

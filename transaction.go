@@ -56,7 +56,7 @@ func (t *TxEngine[Tx]) Store() store.TxStore[Tx] { return t.s }
 
 // InTx runs fn in a transaction and commits it, for Accept and for steps of one's own.
 // If fn returns an error or panics, it rolls back and returns that error, or the panic
-// goes on. Any other error wraps store.ErrNotDone, or says that the fate of the commit
+// continues. Any other error wraps store.ErrNotDone, or says that the fate of the commit
 // is not known.
 func (t *TxEngine[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
 	ws, err := t.workStore()
@@ -100,7 +100,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 	}
 	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
 	if res.Replayed {
-		res.Value = *new(T) // nothing of a transaction that was in vain
+		res.Value = *new(T) // nothing of a transaction that was without effect
 		return res, run.decode(&res.Value)
 	}
 	return res, firstError(run.Outcome(), outErr)
@@ -112,7 +112,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 // it. If it is Permanent, a second transaction settles it as failed, with
 // store.ReasonNoEffect unless it is Repeatable too: then it may have had an effect outside of the transaction. The run returned has ended; Replayed tells whether fn's outcome stands or
 // an earlier one. fn may be called more than once, each time with a new
-// transaction, where the one before was in vain; the outcome that stands is that
+// transaction, where the one before was without effect; the outcome that stands is that
 // of the last call.
 //
 // If the transaction's fate could not be found out, the error is of kind
@@ -179,9 +179,9 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 // Settle writes the outcome of a run of Begin inside the caller's own
 // transaction, so that it commits with the caller's writes. On an error,
 // KindFenced among them, and KindUnknown while a StepOnce is in doubt, the caller must
-// roll back. The run itself goes on until
+// roll back. The run itself continues until
 // it is told how the transaction ended: after a commit by r.Settle with the same
-// outcome, which then only lets go of it; after a rollback by r.Release, if
+// outcome, which then only releases it; after a rollback by r.Release, if
 // nothing else has happened, or by r.Settle. After a commit whose reply was lost
 // it is not known: a second transaction is fenced if the first has committed.
 func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
@@ -336,7 +336,7 @@ var errGroup = errors.New("the group is not committed")
 // It runs only what has not run and is not running, and commits all of it or
 // nothing. The run of an operation that was not committed is nil: it is for Run,
 // which also finds out what became of it. That is all of them if one returned an
-// error or panicked (which goes on), declared that nothing happened or emitted
+// error or panicked (which continues), declared that nothing happened or emitted
 // messages, or if the commit failed; so fn may be called again.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))

@@ -63,7 +63,7 @@ func (b *endSignals) listen(id store.ID) <-chan struct{} {
 // ring is called with each event, which comes after what it tells was stored.
 func (b *endSignals) signal(ev observe.Event) {
 	switch ev.Kind {
-	case observe.Settled, observe.Resolved, observe.Parked, observe.Cancelled, observe.Released, observe.Fenced:
+	case observe.Settled, observe.Resolved, observe.MarkedUnknown, observe.Cancelled, observe.Released, observe.Fenced:
 	default:
 		return
 	}

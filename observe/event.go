@@ -15,30 +15,30 @@ type Kind uint8
 
 // The kinds of events.
 const (
-	Claimed     Kind = iota // a claim was granted; a run begins
-	Replayed                // a settled outcome was handed out
-	InFlight                // refused: running elsewhere
-	Mismatched              // refused: another fingerprint
-	Expired                 // refused: result no longer kept
-	ToldUnknown             // refused: outcome unknown
-	Settled                 // an outcome was written
-	Released                // a claim was given back
-	TakenOver               // a dead run's operation is run again, by policy
-	Resolved                // a verifier, or Resolve, settled or released an unknown record
-	Parked                  // a run ended without knowing its outcome
-	LeaseLost               // a run lost its lease
-	Fenced                  // a late write was refused
-	StoreFailed             // a store call failed, after retries
-	FailedOpen              // a request ran unprotected, by configuration
-	Swept                   // a sweep ended
-	Accepted                // an operation was accepted, to be run later
-	Returned                // a run of an accepted operation ended without effect; it is run again
-	Cancelled               // an accepted operation was cancelled, or its run asked to end
-	Relayed                 // what an operation emitted has left
-	Unsent                  // what an operation emitted was refused, or was not sent in time; it is tried again
-	TimedOut                // a run took longer than its RunTimeout; its context ended
-	CutOff                  // a run under a lease had not ended when the engine was closed; its context ended
-	Aborted                 // a transaction was rolled back because of what its function did; Err says why
+	Claimed       Kind = iota // a claim was granted; a run begins
+	Replayed                  // a settled outcome was returned
+	InFlight                  // refused: running elsewhere
+	Mismatched                // refused: another fingerprint
+	Expired                   // refused: result no longer kept
+	ToldUnknown               // refused: outcome unknown
+	Settled                   // an outcome was written
+	Released                  // a claim was released
+	TakenOver                 // an expired run's operation is run again, by policy
+	Resolved                  // a verifier, or Resolve, settled or released an unknown record
+	MarkedUnknown             // a run ended without knowing its outcome
+	LeaseLost                 // a run lost its lease
+	Fenced                    // a late write was refused
+	StoreFailed               // a store call failed, after retries
+	FailedOpen                // a request ran unprotected, by configuration
+	Swept                     // a sweep ended
+	Accepted                  // an operation was accepted, to be run later
+	Returned                  // a run of an accepted operation ended without effect; it is run again
+	Cancelled                 // an accepted operation was cancelled, or its run asked to end
+	Relayed                   // what an operation emitted has left
+	Unsent                    // what an operation emitted was refused, or was not sent in time; it is tried again
+	TimedOut                  // a run took longer than its RunTimeout; its context ended
+	CutOff                    // a run under a lease had not ended when the engine was closed; its context ended
+	Aborted                   // a transaction was rolled back because of what its function did; Err says why
 )
 
 var eventNames = [...]string{

@@ -11,10 +11,10 @@ import (
 )
 
 // What a run that is not dead begins while its verifier looks was not among what
-// the verdict is about.
+// the resolution is about.
 func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
-	for name, verify := range map[string]func(context.Context, stet.Status) (stet.Verdict, error){
-		"a verdict": func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
+	for name, verify := range map[string]func(context.Context, stet.Status) (stet.Resolution, error){
+		"a verdict": func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil },
 		"a policy":  nil,
 	} {
 		inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
@@ -26,7 +26,7 @@ func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
 			must(t, dying.Close())
 			time.Sleep(time.Minute)
 			begun := 0
-			report := b.pass(reconcile.Options{Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+			report := b.pass(reconcile.Options{Verify: func(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 				_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) { begun++; return 0, nil })
 				if stet.KindOf(err) != stet.KindFenced {
 					t.Errorf("%s: the step: %v", name, err)

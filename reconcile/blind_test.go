@@ -12,7 +12,7 @@ import (
 
 func TestVerifierThatWasNotAskedIsCounted(t *testing.T) {
 	asked := 0
-	verify := func(context.Context, stet.Status) (stet.Verdict, error) { asked++; return happened, nil }
+	verify := func(context.Context, stet.Status) (stet.Resolution, error) { asked++; return happened, nil }
 	inMemory(t, stet.Options{Policy: stet.Policy{Verify: verify, Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
 		id := b.parked("k", "")
 		if got := b.pass(reconcile.Options{}); got != (reconcile.Report{Looked: 1, Blind: 1}) || asked != 0 {
@@ -25,7 +25,7 @@ func TestVerifierThatWasNotAskedIsCounted(t *testing.T) {
 func TestPanicLeavesTheRecordAndIsReported(t *testing.T) {
 	boom := func() { panic("boom") }
 	for name, o := range map[string]reconcile.Options{
-		"Verify": {Verify: func(context.Context, stet.Status) (stet.Verdict, error) { boom(); return stet.CannotKnow(), nil }},
+		"Verify": {Verify: func(context.Context, stet.Status) (stet.Resolution, error) { boom(); return stet.CannotKnow(), nil }},
 		"Select": {Select: func(stet.Status) bool { boom(); return true }},
 		"Class":  {Class: func(store.Record) string { boom(); return "" }},
 		"Audit":  {Audit: func(context.Context, reconcile.Entry) error { boom(); return nil }},

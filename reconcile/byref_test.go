@@ -12,7 +12,7 @@ import (
 // A verifier that looks in the books by key finds nothing under an empty one.
 func TestVerifierThatLooksByKeyDoesNotRunTwiceWhatHasAReference(t *testing.T) {
 	var asked []stet.Op
-	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		asked = append(asked, st.Op)
 		if st.Op.Key == "a" { // the books
 			return happened, nil
@@ -24,7 +24,7 @@ func TestVerifierThatLooksByKeyDoesNotRunTwiceWhatHasAReference(t *testing.T) {
 		op.Ref = "order 7"
 		run, err := b.engine.Begin(ctx, op)
 		must(t, err)
-		must(t, run.Park(ctx))
+		must(t, run.MarkUnknown(ctx))
 		if got := b.pass(reconcile.Options{}); got != (reconcile.Report{Looked: 1, Blind: 1}) || len(asked) != 0 {
 			t.Errorf("%+v, the verifier was asked about %+v; want it left, and nothing asked", got, asked)
 		}

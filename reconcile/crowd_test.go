@@ -29,7 +29,7 @@ func TestFourProcessesResolveEachRecordOnceAndRightly(t *testing.T) {
 	t.Run("redis", func(t *testing.T) { crowd(t, "redis", rig.Redis(t).Addr()) })
 }
 
-// crowd has processes reconcile one store at the same time.
+// load has processes reconcile one store at the same time.
 func crowd(t *testing.T, kind, where string) {
 	t.Helper()
 	st, closeStore, err := openStore(ctx, kind, where)
@@ -62,7 +62,7 @@ func crowd(t *testing.T, kind, where string) {
 			t.Error(m.Err)
 		}
 		asked, said = asked+m.Asked, said+m.Said
-		for text, n := range m.Verdicts {
+		for text, n := range m.Resolutions {
 			id, err := store.ParseID(text)
 			must(t, err)
 			verdicts[id] += n
@@ -91,8 +91,8 @@ func crowd(t *testing.T, kind, where string) {
 		*records, took.Round(time.Millisecond), processes, n, asked, said, repeated)
 }
 
-// verdict answers in three ways, always the same for one record.
-func verdict(id store.ID) stet.Verdict {
+// resolution answers in three ways, always the same for one record.
+func verdict(id store.ID) stet.Resolution {
 	switch id[31] % 3 {
 	case 0:
 		result, _ := json.Marshal(id.String())
@@ -135,6 +135,6 @@ func park(t *testing.T, s store.Store, n int) {
 	for parked := 0; parked < n; {
 		swept, err := sweeper.Sweep(ctx, 1000)
 		must(t, err)
-		parked += swept.Parked
+		parked += swept.MarkedUnknown
 	}
 }

@@ -36,7 +36,7 @@ func TestAttemptThatBeginsDuringAPassIsLeft(t *testing.T) {
 		must(t, err)
 		defer e.Close()
 		asked := 0
-		r, err := reconcile.New(e, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		r, err := reconcile.New(e, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			asked++
 			return happened, nil
 		}})
@@ -65,7 +65,7 @@ func TestStepInDoubtIsLeftBeforeAnyVerdict(t *testing.T) {
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
 		must(t, err)
 		charging(t, run)
-		must(t, run.Park(ctx))
+		must(t, run.MarkUnknown(ctx))
 		for _, dry := range []bool{true, false} {
 			got := b.pass(reconcile.Options{DryRun: dry, Audit: func(_ context.Context, e reconcile.Entry) error {
 				if e.Stage != reconcile.Left {

@@ -16,7 +16,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	charges := map[string]string{"order 1042": "charge 7"} // the processor's books
-	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		if st.Op.Ref == "" { // what is not found by nothing may have happened
 			return stet.CannotKnow(), nil
 		}
@@ -36,7 +36,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := run.Park(ctx); err != nil { // as if it had died
+	if err := run.MarkUnknown(ctx); err != nil { // as if it had died
 		log.Fatal(err)
 	}
 

@@ -25,21 +25,21 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// What a process of the crowd is told.
+// What a process of the load is told.
 const (
 	memberEnv = "STET_RECONCILE_PARENT" // where it says that it is ready, hears when to begin, and reports
 	kindEnv   = "STET_RECONCILE_STORE"
 	whereEnv  = "STET_RECONCILE_AT"
 )
 
-// member is what a process of the crowd reports.
+// member is what a process of the load reports.
 type member struct {
-	Verdicts    map[string]int // how often it has carried one out, by ID
+	Resolutions map[string]int // how often it has carried one out, by ID
 	Asked, Said int
 	Err         string
 }
 
-// be is the main function of a process of the crowd. It returns the exit status.
+// be is the main function of a process of the load. It returns the exit status.
 func be() int {
 	ctx, cancel := child.WithParent(context.Background(), os.Stdin)
 	defer cancel()
@@ -50,7 +50,7 @@ func be() int {
 	}
 	defer parent.Close()
 	defer context.AfterFunc(ctx, func() { _ = parent.Close() })()
-	m := member{Verdicts: make(map[string]int)}
+	m := member{Resolutions: make(map[string]int)}
 	if err := m.resolve(ctx, parent); err != nil {
 		m.Err = err.Error()
 	}
@@ -73,7 +73,7 @@ func (m *member) resolve(ctx context.Context, parent net.Conn) error {
 		if ev.Kind == observe.Resolved && ev.Err == nil {
 			mu.Lock()
 			defer mu.Unlock()
-			m.Verdicts[ev.ID.String()]++
+			m.Resolutions[ev.ID.String()]++
 		}
 	})
 	e, err := stet.New(store, stet.Options{SweepEvery: -1, StoreTimeout: time.Minute, Observer: observer})
@@ -84,7 +84,7 @@ func (m *member) resolve(ctx context.Context, parent net.Conn) error {
 	var asked atomic.Int64
 	defer func() { m.Asked = int(asked.Load()) }()
 	r, err := reconcile.New(e, reconcile.Options{Rate: -1, Concurrency: 16, ErrorLog: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			asked.Add(1)
 			return verdict(st.Record.ID), nil
 		}})

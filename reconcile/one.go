@@ -18,7 +18,7 @@ type Stage string
 
 // The stages.
 const (
-	Begun  Stage = "begun"   // the verdict is about to be carried out
+	Begun  Stage = "begun"   // the resolution is about to be carried out
 	Done   Stage = "done"    // and was
 	Failed Stage = "failed"  // and was not: Entry.Err
 	Left   Stage = "left"    // the verifier cannot know; nothing was changed
@@ -27,10 +27,10 @@ const (
 
 // Entry is a line of the audit. It has no key but that in Status.Op.
 type Entry struct {
-	Stage   Stage
-	Status  stet.Status // what was shown to the verifier
-	Verdict store.State // its next state, see stet.Verdict.State
-	Err     error       // why it failed, or could not be verified
+	Stage      Stage
+	Status     stet.Status // what was shown to the verifier
+	Resolution store.State // its next state, see stet.Resolution.State
+	Err        error       // why it failed, or could not be verified
 }
 
 // one looks into one record.
@@ -63,8 +63,8 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 		return
 	}
 	if st.Record.State == store.Running && !r.o.DryRun {
-		// Before anybody is asked: what a run that is not dead notes down from now
-		// on is refused, so the verdict is about what was shown.
+		// Before anybody is asked: what a run that is not dead stores from now
+		// on is refused, so the resolution is about what was shown.
 		if st, err = r.end(ctx, st, class); err != nil {
 			p.fail(ctx, st, err)
 			return
@@ -77,24 +77,24 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 	verdict, err := r.decide(ctx, st, policy)
 	switch {
 	case ctx.Err() != nil:
-		return // what was cut short is no verdict
+		return // what was cut short is no resolution
 	case errors.Is(err, errBlind):
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Blind++ })
 	case err != nil:
 		r.event(ctx, st, class, err)
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.fail(ctx, st, err)
 	case verdict.State() == store.Unknown:
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 	default:
 		p.carryOut(ctx, st, class, verdict)
 	}
 }
 
-// carryOut does what the verdict says.
-func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v stet.Verdict) {
+// carryOut does what the resolution says.
+func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v stet.Resolution) {
 	r, to := p.r, v.State()
 	// While the verifier looked, another process may have been told the same.
 	if now, err := r.engine.Store().Read(ctx, st.Record.ID); err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {
@@ -102,11 +102,11 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		return
 	}
 	if r.o.DryRun {
-		_ = r.audit(ctx, Entry{Stage: DryRun, Status: st, Verdict: to})
+		_ = r.audit(ctx, Entry{Stage: DryRun, Status: st, Resolution: to})
 		p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
 		return
 	}
-	if err := r.audit(ctx, Entry{Stage: Begun, Status: st, Verdict: to}); err != nil {
+	if err := r.audit(ctx, Entry{Stage: Begun, Status: st, Resolution: to}); err != nil {
 		p.fail(ctx, st, fmt.Errorf("the audit could not be written: %w", err))
 		return
 	}
@@ -117,12 +117,12 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		err = r.engine.Resolve(ctx, st.Record, class, v)
 	}
 	if stet.KindOf(err) == stet.KindUnknown { // it may not run again, because of a step in doubt
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 		return
 	}
 	if err != nil {
-		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Verdict: to, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Resolution: to, Err: err})
 		if stet.KindOf(err) == stet.KindFenced || stet.KindOf(err) == stet.KindInFlight {
 			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
 			return
@@ -130,7 +130,7 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		p.fail(ctx, st, err)
 		return
 	}
-	_ = r.audit(ctx, Entry{Stage: Done, Status: st, Verdict: to})
+	_ = r.audit(ctx, Entry{Stage: Done, Status: st, Resolution: to})
 	p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
 }
 
@@ -172,7 +172,7 @@ func (r *Reconciler) waited(shown, now store.Record) bool {
 var errBlind = errors.New("its record keeps neither the key nor a reference by which Verify could be asked; see Policy.KeepKey and Options.ByRef")
 
 // decide asks who may know, and then the policy.
-func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
+func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Resolution, err error) {
 	if st.Record.State == store.Accepted { // no verifier is needed
 		if p.Stale.State() == store.Failed && st.Doubt == "" {
 			v = p.Stale
@@ -197,7 +197,7 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 		return v, fmt.Errorf("verify: %w", err)
 	case v.State() != store.Unknown:
 		return v, nil
-	case p.Stale.State() == store.Retryable && st.Doubt != "": // only a verdict can say whether that is to run again
+	case p.Stale.State() == store.Retryable && st.Doubt != "": // only a resolution can say whether that is to run again
 		return v, nil
 	}
 	return p.Stale, nil
@@ -218,7 +218,7 @@ func (r *Reconciler) end(ctx context.Context, st stet.Status, class string) (ste
 		return st, fmt.Errorf("the lapsed run could not be ended: %w", err)
 	}
 	if now.State == store.Unknown && now.Fence == rec.Fence {
-		r.engine.Observe(ctx, observe.Event{Kind: observe.Parked, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
+		r.engine.Observe(ctx, observe.Event{Kind: observe.MarkedUnknown, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
 	}
 	return r.look(ctx, rec.ID)
 }

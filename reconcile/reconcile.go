@@ -1,4 +1,4 @@
-// Package reconcile resolves dead runs: it goes through the records whose outcome is
+// Package reconcile resolves expired runs: it goes through the records whose outcome is
 // unknown, asks the verifier of their class (stet.Policy.Verify), which can look in the
 // business tables or ask the payment processor, and resolves each record under the fence
 // that was shown to the verifier.
@@ -12,9 +12,9 @@
 // is asked first, is shown all records.
 //
 // A run is dead when its record is unknown, or running under a lease that has run out.
-// Any number of processes may reconcile one store at the same time: a verdict is
+// Any number of processes may reconcile one store at the same time: a resolution is
 // written under the fence of the record that it is about, so it is refused if the
-// record has changed since, and the first of two verdicts counts. A dead run is parked
+// record has changed since, and the first of two resolutions counts. An expired run is marked unknown
 // before its verifier is asked, so it can no longer write notes.
 //
 // # What becomes of a record
@@ -25,7 +25,7 @@
 //	                                 else retryable: the next retry runs it. A step in doubt
 //	                                 runs again then, and a step that was done does not
 //	MayRunAgain                      the same, unless a step is in doubt: left unknown
-//	CannotKnow                       Policy.Stale is the verdict
+//	CannotKnow                       Policy.Stale is the resolution
 //	was not asked, as it would be    left unknown, and counted as Blind
 //	asked by an empty key
 //	an error, or a panic             left unchanged, and asked about again in the next pass
@@ -64,7 +64,7 @@ type Options struct {
 	// a run, and by several processes at a time; its context ends after the class's
 	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
 	// just paused: the operation runs again.
-	Verify func(context.Context, stet.Status) (stet.Verdict, error)
+	Verify func(context.Context, stet.Status) (stet.Resolution, error)
 	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone, so
 	// that they are asked about records without a key, too, if those have a reference.
 	// References must tell scopes apart then, and not be a client's to choose: what is found
@@ -82,14 +82,14 @@ type Options struct {
 	Scope store.ID
 	// OlderThan leaves out records that were claimed less than this ago.
 	OlderThan time.Duration
-	// ParkedOnly leaves dead runs that are not parked yet to the store's sweep:
+	// UnknownOnly leaves expired runs that are not marked unknown yet to the store's sweep:
 	// finding them means, on SQLite, looking at every record.
-	ParkedOnly bool
+	UnknownOnly bool
 	// AcceptedFor, if set, is how long an accepted operation may wait for a worker,
 	// since it was accepted or last taken. It must be longer than any Work.After and
 	// than the backoff. After that, an operation whose class has ItHappened as its
 	// Policy.Stale is settled as failed, with an empty result, and does not run.
-	// Operations of other classes go on waiting.
+	// Operations of other classes continue waiting.
 	AcceptedFor time.Duration
 
 	// Concurrency is how many records are resolved at a time, and Rate how many in a
@@ -114,13 +114,13 @@ type Options struct {
 
 // Report is what a pass has done.
 type Report struct {
-	Looked    int // dead runs, and operations that waited too long
+	Looked    int // expired runs, and operations that waited too long
 	Completed int // settled as completed
 	Failed    int // settled as failed
 	Again     int // to be run again
 	Left      int // the verifier cannot know: left unknown, or waiting
 	Blind     int // left unknown: the class has a Verify, and the record keeps nothing by which to ask it (Policy.KeepKey, Options.ByRef)
-	Changed   int // by another process meanwhile
+	Changed   int // by another process in the meantime
 	Errors    int // could not be read, verified, audited or resolved; the next pass tries again
 }
 
@@ -137,7 +137,7 @@ func (r *Report) count(to store.State) {
 	}
 }
 
-// Reconciler resolves dead runs. It is safe for concurrent use.
+// Reconciler resolves expired runs. It is safe for concurrent use.
 type Reconciler struct {
 	engine *stet.Engine
 	store  store.Browser
@@ -199,7 +199,7 @@ func (r *Reconciler) Pass(ctx context.Context) (Report, error) {
 	p := pass{r: r}
 	// One by one: some stores have an index of one state only.
 	err := p.browse(ctx, store.Unknown, r.o.OlderThan)
-	if err == nil && !r.o.ParkedOnly {
+	if err == nil && !r.o.UnknownOnly {
 		err = p.browse(ctx, store.Running, r.o.OlderThan)
 	}
 	if err == nil && r.o.AcceptedFor > 0 {

@@ -62,12 +62,12 @@ func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
 
 func (b *bench) op(key, class string) stet.Op { return stet.Op{Scope: "shop", Key: key, Class: class} }
 
-// parked returns an operation of which nobody knows what became.
+// marked unknown returns an operation of which nobody knows what became.
 func (b *bench) parked(key, class string) store.ID {
 	b.t.Helper()
 	run, err := b.engine.Begin(ctx, b.op(key, class))
 	must(b.t, err)
-	must(b.t, run.Park(ctx))
+	must(b.t, run.MarkUnknown(ctx))
 	return run.ID()
 }
 
@@ -88,13 +88,13 @@ func (b *bench) accepted(key, class string) store.ID {
 	return st.Record.ID
 }
 
-// taken is accepted, and parked by a worker.
+// taken is accepted, and marked unknown by a worker.
 func (b *bench) taken(key, class string) store.ID {
 	b.t.Helper()
 	id := b.accepted(key, class)
 	run, err := b.engine.Take(ctx, stet.Item{ID: id, Class: class, Name: "ship"})
 	must(b.t, err)
-	must(b.t, run.Park(ctx))
+	must(b.t, run.MarkUnknown(ctx))
 	return id
 }
 
@@ -130,8 +130,8 @@ func must(t *testing.T, err error) {
 }
 
 // says is a verifier with one answer.
-func says(v stet.Verdict) func(context.Context, stet.Status) (stet.Verdict, error) {
-	return func(context.Context, stet.Status) (stet.Verdict, error) { return v, nil }
+func says(v stet.Resolution) func(context.Context, stet.Status) (stet.Resolution, error) {
+	return func(context.Context, stet.Status) (stet.Resolution, error) { return v, nil }
 }
 
 var happened = stet.ItHappened(stet.Outcome{Body: []byte(`"shipped"`)})
@@ -141,9 +141,9 @@ func TestVerdictsAreCarriedOut(t *testing.T) {
 		lapsed := b.lapsed("lapsed")
 		did, didNot, unknown := b.parked("did", ""), b.parked("did not", ""), b.parked("unknown", "")
 		waits, failed := b.taken("waits", ""), b.parked("failed", "")
-		verdicts := map[store.ID]stet.Verdict{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
+		verdicts := map[store.ID]stet.Resolution{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
 			failed: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)})}
-		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			return verdicts[st.Record.ID], nil
 		}})
 		b.is(lapsed, store.Completed)
@@ -164,7 +164,7 @@ func TestVerdictsAreCarriedOut(t *testing.T) {
 func TestVerifierIsToldWhatWasAskedFor(t *testing.T) {
 	inMemory(t, stet.Options{Classes: map[string]stet.Policy{"slow": {}}}, func(t *testing.T, b *bench) {
 		b.taken("Emma", "slow")
-		b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			if st.Op.Scope != "shop" || st.Op.Key != "Emma" || st.Op.Class != "slow" || st.Name != "ship" || st.Record.Attempt != 1 || st.Record.Fence == 0 {
 				t.Errorf("%+v", st)
 			}
@@ -192,12 +192,12 @@ func TestLiveAndSettledRecordsAreNotTouched(t *testing.T) {
 func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
-		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			// While the processor is asked, an operator is faster, and a retry runs.
 			must(t, b.engine.Resolve(ctx, st.Record, "", stet.ItDidNotHappen()))
 			run, err := b.engine.Begin(ctx, b.op("a", ""))
 			must(t, err)
-			must(t, run.Park(ctx))
+			must(t, run.MarkUnknown(ctx))
 			return happened, nil
 		}})
 		b.is(id, store.Unknown)
@@ -211,7 +211,7 @@ func TestVerifierThatFailsDecidesNothing(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		b.events = nil
-		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			return happened, errors.New("the processor is down")
 		}})
 		b.is(id, store.Unknown)
@@ -225,9 +225,9 @@ func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{VerifyTimeout: time.Minute}}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		began := time.Now()
-		b.pass(reconcile.Options{Verify: func(ctx context.Context, _ stet.Status) (stet.Verdict, error) {
+		b.pass(reconcile.Options{Verify: func(ctx context.Context, _ stet.Status) (stet.Resolution, error) {
 			<-ctx.Done()
-			return stet.Verdict{}, ctx.Err()
+			return stet.Resolution{}, ctx.Err()
 		}})
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("it had %v", took)
@@ -237,10 +237,10 @@ func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
 }
 
 func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
-	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		byKey, byRef := st.Op.Scope == "shop" && st.Op.Key == "accepted", st.Op.Key == "" && st.Op.Ref == "order 7" && st.Op.Name == "POST /orders"
 		if byKey == byRef || st.Op.Class != "verify" || st.Record.Fence == 0 || st.Record.Attempt != 1 || st.Record.ClaimedAt.IsZero() {
-			return stet.Verdict{}, fmt.Errorf("asked about %+v", st)
+			return stet.Resolution{}, fmt.Errorf("asked about %+v", st)
 		}
 		return happened, nil
 	}
@@ -256,7 +256,7 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 				op.Name, op.Ref = "POST /orders", "order 7"
 				named, err := b.engine.Begin(ctx, op)
 				must(t, err)
-				must(t, named.Park(ctx))
+				must(t, named.MarkUnknown(ctx))
 				b.pass(reconcile.Options{ByRef: byRef, Class: func(store.Record) string { return class }})
 				b.is(direct, want.sync)
 				b.is(named.ID(), want.named)
@@ -295,12 +295,12 @@ func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.lapsed("a")
 		b.events = nil
-		if got := b.pass(reconcile.Options{ParkedOnly: true}); got != (reconcile.Report{}) || len(b.events) > 0 {
+		if got := b.pass(reconcile.Options{UnknownOnly: true}); got != (reconcile.Report{}) || len(b.events) > 0 {
 			t.Errorf("%+v", got)
 		}
 		b.pass(reconcile.Options{})
 		b.is(id, store.Unknown)
-		if len(b.events) != 1 || b.events[0].Kind != observe.Parked || b.events[0].ID != id {
+		if len(b.events) != 1 || b.events[0].Kind != observe.MarkedUnknown || b.events[0].ID != id {
 			t.Errorf("%+v", b.events)
 		}
 	})
@@ -365,7 +365,7 @@ func TestWhatCannotBeWrittenDownIsNotDone(t *testing.T) {
 		full = false
 		b.pass(o)
 		b.is(id, store.Completed)
-		if len(entries) != 2 || entries[0].Stage != reconcile.Begun || entries[1].Stage != reconcile.Done || entries[1].Verdict != store.Completed {
+		if len(entries) != 2 || entries[0].Stage != reconcile.Begun || entries[1].Stage != reconcile.Done || entries[1].Resolution != store.Completed {
 			t.Errorf("%+v", entries)
 		}
 	})
@@ -378,7 +378,7 @@ func TestRateAndConcurrencyAreBounded(t *testing.T) {
 		}
 		var at, most atomic.Int64
 		began := time.Now()
-		b.pass(reconcile.Options{Rate: 10, Concurrency: 3, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		b.pass(reconcile.Options{Rate: 10, Concurrency: 3, Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			most.Store(max(most.Load(), at.Add(1)))
 			time.Sleep(time.Second)
 			at.Add(-1)
@@ -399,7 +399,7 @@ func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		other, err := b.engine.Begin(ctx, stet.Op{Scope: "bank", Key: "a"})
 		must(t, err)
-		must(t, other.Park(ctx))
+		must(t, other.MarkUnknown(ctx))
 		b.parked("old", "")
 		time.Sleep(time.Hour)
 		b.parked("young", "")
@@ -410,7 +410,7 @@ func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
 			"all":    {reconcile.Options{}, 3},
 			"scope":  {reconcile.Options{Scope: store.DigestScope("", "shop")}, 2},
 			"older":  {reconcile.Options{OlderThan: time.Minute}, 2},
-			"parked": {reconcile.Options{ParkedOnly: true}, 3},
+			"parked": {reconcile.Options{UnknownOnly: true}, 3},
 			"select": {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
 		} {
 			if got := b.pass(c.o); got.Left != c.want {
@@ -424,7 +424,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		ids := []store.ID{b.parked("a", ""), b.parked("b", "")}
 		ctx, cancel := context.WithCancel(ctx)
-		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			cancel()
 			return stet.CannotKnow(), nil
 		}})
@@ -433,7 +433,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 			t.Error(err)
 		}
 		for _, id := range ids {
-			b.is(id, store.Unknown) // a verdict that was cut short is none
+			b.is(id, store.Unknown) // a resolution that was cut short is none
 		}
 		must(t, r.Run(ctx))
 	})
@@ -444,7 +444,7 @@ func TestRunComesBack(t *testing.T) {
 		id := b.parked("a", "")
 		ctx, cancel := context.WithCancel(ctx)
 		asked := 0
-		r, err := reconcile.New(b.engine, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		r, err := reconcile.New(b.engine, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			if asked++; asked < 5 {
 				return stet.CannotKnow(), nil
 			}

@@ -73,7 +73,7 @@ type Awaited struct {
 // the outcome itself. Await reads and closes its body.
 //
 // The status resource is one of stet's (see docs/problems.md), or says 202 for as
-// long as the operation goes on, and then the outcome, or 303 with its Location.
+// long as the operation continues, and then the outcome, or 303 with its Location.
 //
 // Await ends with ctx: give it a deadline. The error is then an *Error, for
 // stet.ExecutionOf "may have executed", and Await can be called again with the same
@@ -109,7 +109,7 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	}
 	if res.StatusCode != http.StatusAccepted {
 		got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body}
-		var v Verdict
+		var v Resolution
 		if v, _, got.Problem = a.service.judge(res, body); c == nil {
 			a.info.Execution = v.Execution
 		}
@@ -311,7 +311,7 @@ func (a *awaiting) pause(after time.Duration) error {
 	}
 }
 
-// heard notes that the operation goes on.
+// heard notes that the operation continues.
 func (a *awaiting) heard(status []byte) {
 	a.failing, a.fault = time.Now(), nil
 	if a.o.Progress != nil && len(status) > 0 {

@@ -75,7 +75,7 @@ func (b *body) open() (io.ReadCloser, error) {
 
 var errBodyUsed = errors.New("the body was sent before and is not in memory")
 
-// close lets go of a body that is not going to be sent.
+// close releases a body that is not going to be sent.
 func (b *body) close() {
 	if b.first != nil {
 		_ = b.first.Close() // nothing was to be written
@@ -112,7 +112,7 @@ func readUpTo(b []byte, r io.Reader, limit int) (read []byte, whole bool, err er
 // reply is a response's body in memory.
 type reply struct{ bytes.Reader }
 
-// Close lets go of the bytes.
+// Close releases the bytes.
 func (r *reply) Close() error {
 	r.Reset(nil)
 	return nil

@@ -186,14 +186,14 @@ func (c *call) again(wait time.Duration) Reason {
 }
 
 // attempt implements attempter: it sends the request once.
-func (c *call) attempt() Verdict {
+func (c *call) attempt() Resolution {
 	c.drop()
 	c.res, c.err, c.problem, c.replayed = nil, nil, nil, false
 	var done func(error)
 	if c.t.o.Breaker != nil {
 		if done, c.err = c.t.o.Breaker(&c.req); c.err != nil {
 			c.refused = true
-			return Verdict{Execution: stet.NotExecuted}
+			return Resolution{Execution: stet.NotExecuted}
 		}
 	}
 	v := c.exchange()
@@ -212,7 +212,7 @@ func (c *call) against() error {
 	return c.err
 }
 
-func (c *call) observe(v Verdict) {
+func (c *call) observe(v Resolution) {
 	if c.t.o.Observe == nil {
 		return
 	}
@@ -224,11 +224,11 @@ func (c *call) observe(v Verdict) {
 }
 
 // exchange sends the request and takes the response.
-func (c *call) exchange() Verdict {
+func (c *call) exchange() Resolution {
 	req, err := c.outgoing()
 	if err != nil {
 		c.err = err
-		return Verdict{Execution: stet.NotExecuted}
+		return Resolution{Execution: stet.NotExecuted}
 	}
 	var cancel context.CancelCauseFunc
 	var timer *time.Timer
@@ -256,7 +256,7 @@ func (c *call) exchange() Verdict {
 		cancel(nil)
 	}
 	if err == nil {
-		var v Verdict
+		var v Resolution
 		v, c.replayed, c.problem = c.t.o.Service.judge(res, c.kept)
 		return v
 	}

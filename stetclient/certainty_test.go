@@ -91,7 +91,7 @@ func TestFailedDialAfterALostAttemptMayHaveExecuted(t *testing.T) {
 		panic(http.ErrAbortHandler) // the answer is lost
 	}))
 	defer srv.Close()
-	closed, err := rig.FreeAddr() // which no connection takes meanwhile
+	closed, err := rig.FreeAddr() // which no connection takes in the meantime
 	if err != nil {
 		t.Fatal(err)
 	}

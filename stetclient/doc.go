@@ -46,7 +46,7 @@
 // # Redirects
 //
 // A 307 or 308 which http.Client follows with the same request does not end the
-// operation: it goes on under its key and its intent, and the outcome is that of
+// operation: it continues under its key and its intent, and the outcome is that of
 // the last response. If the client does not follow it, the intent stays in the
 // journal, see Info.Pending. A 301, 302 or 303 of a POST is an outcome, and the
 // GET that fetches what it points to is no operation. Transport.Resume does the
@@ -67,7 +67,7 @@
 //
 // # Time limits
 //
-// Policy.MaxElapsed stops new attempts, but does not end one under way:
+// Policy.MaxElapsed stops new attempts, but does not end one in progress:
 // Policy.AttemptTimeout does, or the context, or the RoundTripper below
 // (http.Transport.ResponseHeaderTimeout costs least). http.Client.Timeout is for all
 // attempts together, and replaces the *Error by one of its own, which for

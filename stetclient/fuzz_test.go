@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// FuzzVerdict: whatever a server answers, a replay is not sent again, and nobody
-// waits for ever.
-func FuzzVerdict(f *testing.F) {
+// FuzzResolution: whatever a server answers, a replay is not sent again, and nobody
+// waits permanently.
+func FuzzResolution(f *testing.F) {
 	f.Add(409, "application/problem+json", `{"type":"about:blank","retryable":true,"execution":"not executed"}`, "3", false)
 	f.Add(503, "text/html", "<p>", "Fri, 31 Dec 1999 23:59:59 GMT", false)
 	f.Add(201, "application/json", "{}", "", true)

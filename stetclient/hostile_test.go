@@ -162,7 +162,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// crowd makes calls and keeps what they were told.
+// load makes calls and keeps what they were told.
 type crowd struct {
 	t      *testing.T
 	client *http.Client

@@ -293,7 +293,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 		return res, nil
 	case c.series.execution == stet.NotExecuted && !c.series.last.stands:
 		// It was refused, and nothing happened: there is nothing to finish,
-		// and when what was wrong is mended the name is to be used again.
+		// and when what was wrong is fixed the name is to be used again.
 		noted = c.withdraw(ctx)
 	default:
 		a := Answer{Status: res.StatusCode, Header: res.Header.Clone(), Body: slices.Clone(c.kept), Gone: !c.whole, Execution: c.series.execution, At: time.Now()}

@@ -132,7 +132,7 @@ func TestRefusedIntentIsNotKept(t *testing.T) {
 	j := open(t, journal.Options{})
 	tr, s := newClient(t, stetclient.Options{Journal: j}, status(401), status(201))
 	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for _, want := range []int{401, 201} { // credentials are mended, and the name is free
+	for _, want := range []int{401, 201} { // credentials are fixed, and the name is free
 		if res, _, err := post(ctx, t, tr, "x"); err != nil || res.StatusCode != want {
 			t.Fatalf("got %v, %v, want %d", res, err, want)
 		}

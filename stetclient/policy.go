@@ -65,8 +65,8 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// Verdict says what an attempt did, and what to do next.
-type Verdict struct {
+// Resolution says what an attempt did, and what to do next.
+type Resolution struct {
 	// Retry: the same request should be sent again.
 	Retry bool
 	// Execution says whether this attempt executed the operation, as far as
@@ -81,7 +81,7 @@ type Verdict struct {
 // attempter makes attempts. It is an interface, and not a function, because a
 // method value would cost an allocation.
 type attempter interface {
-	attempt() Verdict
+	attempt() Resolution
 	// again is asked before the series waits for another attempt; a Reason
 	// other than "" ends it.
 	again(wait time.Duration) Reason
@@ -98,7 +98,7 @@ type series struct {
 	attempts  int
 	execution stet.Execution // of all attempts together
 	earlier   stet.Execution // of all but the last
-	last      Verdict
+	last      Resolution
 	reason    Reason // why there is no further attempt; "" if the last verdict says so
 	expo      backoff.ExponentialBackOff
 }
@@ -112,7 +112,7 @@ func (s *series) begin(ctx context.Context, p *Policy, who attempter, known stet
 	s.expo = backoff.ExponentialBackOff{InitialInterval: (p.Base + 1) / 2, RandomizationFactor: 1, Multiplier: 2, MaxInterval: (p.Cap + 1) / 2}
 }
 
-// run makes attempts until a verdict is final or the policy ends them.
+// run makes attempts until a resolution is final or the policy ends them.
 func (s *series) run() {
 	s.try()
 	if s.last.Retry {
@@ -132,7 +132,7 @@ func (s *series) try() {
 
 var errAgain = errors.New("another attempt is due")
 
-// repeat goes on after a first attempt that is to be retried. It is apart from
+// repeat continues after a first attempt that is to be retried. It is apart from
 // run, so that calls that need no retry do not pay for it.
 func (s *series) repeat() {
 	first := true
@@ -240,7 +240,7 @@ type repeated[T any] struct {
 
 func (r *repeated[T]) again(time.Duration) Reason { return "" }
 
-func (r *repeated[T]) attempt() Verdict {
+func (r *repeated[T]) attempt() Resolution {
 	ctx := r.ctx
 	if r.p.AttemptTimeout > 0 {
 		var cancel context.CancelFunc
@@ -249,16 +249,16 @@ func (r *repeated[T]) attempt() Verdict {
 	}
 	r.value, r.err = r.fn(ctx)
 	if r.err == nil {
-		return Verdict{Execution: stet.Executed}
+		return Resolution{Execution: stet.Executed}
 	}
 	return verdictOfError(r.err)
 }
 
-// verdictOfError is the verdict of an error of a function that Retry called.
-func verdictOfError(err error) Verdict {
-	v := Verdict{Retry: true, Execution: stet.ExecutionOf(err)}
+// verdictOfError is the resolution of an error of a function that Retry called.
+func verdictOfError(err error) Resolution {
+	v := Resolution{Retry: true, Execution: stet.ExecutionOf(err)}
 	if f, ok := errors.AsType[*final](err); ok {
-		return Verdict{Execution: f.execution}
+		return Resolution{Execution: f.execution}
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		v.After = e.RetryAfter

@@ -60,7 +60,7 @@ type Resumed struct {
 // Resume settles the intents that the journal has without an outcome: it sends their
 // requests again, with the same keys, each under the policy, and repeats until all have
 // an outcome or ctx ends. It does not send intents older than Options.MaxAge, nor those
-// of a call under way. A refusal, such as a 401, settles nothing: Progress is called,
+// of a call in progress. A refusal, such as a 401, settles nothing: Progress is called,
 // and the intent stays. Redirects are followed. Call it when the process starts.
 //
 // The error is that of ctx, or of the journal; Resumed is valid also with an error.

@@ -33,15 +33,15 @@ type Service struct {
 	// Default DefaultReplayedHeader.
 	ReplayedHeader string
 	// Classify, if set, is called with each response, whose body it must not read, and
-	// the verdict on it, and returns the verdict to use. A 400 or a 422 is never
+	// the resolution on it, and returns the resolution to use. A 400 or a 422 is never
 	// retried, even if it returns an error.
-	Classify func(*http.Response, Verdict) Verdict
+	Classify func(*http.Response, Resolution) Resolution
 }
 
 // Stripe returns the Service of Stripe: keys without quotes, and Stripe-Should-Retry,
 // which says whether to retry.
 func Stripe() Service {
-	return Service{Raw: true, Classify: func(res *http.Response, v Verdict) Verdict {
+	return Service{Raw: true, Classify: func(res *http.Response, v Resolution) Resolution {
 		switch res.Header.Get("Stripe-Should-Retry") {
 		case "true":
 			v.Retry = true
@@ -65,12 +65,12 @@ func checkKey(key string) error {
 	return nil
 }
 
-// judge returns the verdict on a response, and its problem document; body is
+// judge returns the resolution on a response, and its problem document; body is
 // what was read of its body.
-func (s *Service) judge(res *http.Response, body []byte) (v Verdict, replayed bool, p *Problem) {
+func (s *Service) judge(res *http.Response, body []byte) (v Resolution, replayed bool, p *Problem) {
 	replayed = res.Header.Get(s.ReplayedHeader) == "true"
 	if res.StatusCode < 300 && s.Classify == nil && res.Header[executionHeader] == nil {
-		return Verdict{Execution: stet.Executed}, replayed, nil
+		return Resolution{Execution: stet.Executed}, replayed, nil
 	}
 	if res.StatusCode >= 400 {
 		p = parseProblem(res.Header, body)

@@ -17,7 +17,7 @@ import (
 const (
 	problemType = "application/problem+json"
 	maxProblem  = 64 << 10 // bytes of a problem document
-	maxSeconds  = 1 << 31  // of Retry-After; more are as good as for ever
+	maxSeconds  = 1 << 31  // of Retry-After; more are as good as permanently
 )
 
 // Problem is a problem document (RFC 9457). Those of stet's server are listed in its
@@ -83,8 +83,8 @@ func parseProblem(h http.Header, body []byte) *Problem {
 
 // verdictOf judges a response. A replay is the outcome, whatever its status. A response that
 // says "not executed" in executionHeader is the outcome, too: a retry would only replay it.
-func verdictOf(status int, h http.Header, replayed bool, p *Problem) Verdict {
-	v := Verdict{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
+func verdictOf(status int, h http.Header, replayed bool, p *Problem) Resolution {
+	v := Resolution{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
 	x, said := toldBy(h, replayed)
 	v.stands = replayed || said && x == stet.NotExecuted
 	switch {
@@ -196,12 +196,12 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 }
 
 // verdictOfFailure judges an attempt without a response.
-func verdictOfFailure(err error) Verdict {
+func verdictOfFailure(err error) Resolution {
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
-		return Verdict{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent
+		return Resolution{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return Verdict{Execution: stet.NotExecuted} // nothing is sent to the wrong server
+		return Resolution{Execution: stet.NotExecuted} // nothing is sent to the wrong server
 	}
-	return Verdict{Retry: true, Execution: stet.MayHaveExecuted}
+	return Resolution{Retry: true, Execution: stet.MayHaveExecuted}
 }

@@ -217,7 +217,7 @@ func TestStoredRefusalAfterALostAttemptIsTheOutcome(t *testing.T) {
 
 func TestClassifyCanRetryAStoredRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		again := func(res *http.Response, v stetclient.Verdict) stetclient.Verdict {
+		again := func(res *http.Response, v stetclient.Resolution) stetclient.Resolution {
 			v.Retry = res.StatusCode == 409
 			return v
 		}

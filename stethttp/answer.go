@@ -176,10 +176,10 @@ func (c *call) replay(run *stet.Lease) {
 	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
 }
 
-// foreign refuses the result of another face that is in the form of a codec, which is
+// foreign refuses the result of another adapter that is in the form of a codec, which is
 // neither JSON nor text, unless the request asks for its media type.
 func (c *call) foreign(out stet.Outcome) bool {
-	if out.Failed || out.Face != store.FaceGo && out.Face != store.FaceGRPC || out.Type == "" || len(out.Body) == 0 {
+	if out.Failed || out.Adapter != store.AdapterGo && out.Adapter != store.AdapterGRPC || out.Type == "" || len(out.Body) == 0 {
 		return false
 	}
 	mediaType := mediaTypeOf(out.Type)

@@ -386,7 +386,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.m.refuse(c.w, &inFlight, "", a.retryAfter)
 	case !final || st.Record.State == store.Accepted || st.Record.State == store.Running:
 		c.accepted(st)
-	case st.Record.State == store.Unknown: // workers look after the dead runs of what was accepted
+	case st.Record.State == store.Unknown: // workers watch the expired runs of what was accepted
 		c.applied(false)
 		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
 	case !st.Record.State.Settled():
@@ -410,7 +410,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 }
 
 // unaccepted reports whether what runs under the key was not accepted: another process
-// runs it at once, and if it has no effect, no worker runs it again. A dead run is
+// runs it at once, and if it has no effect, no worker runs it again. An expired run is
 // resolved like any other.
 func (c *acceptance) unaccepted(st *stet.Status) bool {
 	if st.New || st.Record.State != store.Running || !st.AcceptedAt.IsZero() {

@@ -223,7 +223,7 @@ func TestStoreThatFailsLeavesAcceptanceUnknown(t *testing.T) {
 }
 
 // TestDeathOfTheServiceLosesNoOrder stops a process forever at each point that an
-// acceptance passes, and lets it go on when all is over: as if it had died there,
+// acceptance passes, and lets it continue when all is over: as if it had died there,
 // or had been paused.
 func TestDeathOfTheServiceLosesNoOrder(t *testing.T) {
 	for _, point := range []fault.Point{fault.AcceptBefore, fault.AcceptAfter, fault.ResponseBefore, fault.ResponseAfter} {

@@ -31,7 +31,7 @@ func placeOrder(h http.Handler, body, prefer string) string {
 	return w.Header().Get("Location")
 }
 
-// workOnce does the work that is due; package stetwork has a worker that goes on.
+// workOnce does the work that is due; package stetwork has a worker that continues.
 func workOnce(engine *stet.Engine) error {
 	items, err := engine.Due(context.Background(), 1, time.Minute)
 	if err != nil || len(items) == 0 {

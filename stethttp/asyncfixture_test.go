@@ -125,7 +125,7 @@ func outcome(state store.State, result string) stet.Outcome {
 	case text == stet.ErrCancelled.Error():
 		return stet.Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	return stet.Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte(cmp.Or(text, result))}
+	return stet.Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte(cmp.Or(text, result))}
 }
 
 func settle(t *testing.T, run *stet.Lease, state store.State, result string) {

@@ -157,7 +157,7 @@ func TestWaitingRequestIsToldWhenToAskAboutARunThatDied(t *testing.T) {
 		arrived := b.engine.Arrived()
 		go func() {
 			<-arrived
-			if err := b.take().Park(context.Background()); err != nil {
+			if err := b.take().MarkUnknown(context.Background()); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -410,10 +410,10 @@ func TestUnknownIsToldAsSuch(t *testing.T) {
 	accepted := s.order("k", "{}")
 	s.take() // by a worker that dies
 	store.skip.Add(int64(time.Hour))
-	wantProblem(t, s.order("k", "{}"), 504, "outcome-unknown") // parks it
+	wantProblem(t, s.order("k", "{}"), 504, "outcome-unknown") // marks it unknown
 	r := s.order("k", "{}", "Prefer", "wait=0")
 	wantProblem(t, r, 504, "outcome-unknown")
-	if r.header.Get("Retry-After") != "1" { // workers look after dead runs
+	if r.header.Get("Retry-After") != "1" { // workers watch expired runs
 		t.Errorf("Retry-After %q", r.header.Get("Retry-After"))
 	}
 	r = s.status(accepted, "Prefer", "wait=0")

@@ -75,7 +75,7 @@ func consumed(r *http.Request, n int) error {
 }
 
 // parsed reports whether the body was read as a form. Of a content type that is
-// malformed, or there more than once, net/http heeds what it can.
+// malformed, or there more than once, net/http obeys what it can.
 func parsed(r *http.Request) bool {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.MultipartForm != nil || r.PostForm != nil && mediaType == "application/x-www-form-urlencoded"

@@ -163,7 +163,7 @@ func (c *capture) writtenPast() bool {
 
 // Write implements http.ResponseWriter, with the errors of net/http. The end of
 // the connection is not among them while the response is still kept: the
-// operation goes on for those who ask again.
+// operation continues for those who ask again.
 func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -456,7 +456,7 @@ func (c *capture) retract() bool {
 	return true
 }
 
-// free lets go of the copy of the response.
+// free releases the copy of the response.
 func (c *capture) free() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

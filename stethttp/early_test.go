@@ -131,7 +131,7 @@ func TestEarlyHintIsNotTakenForAResponseOfAnother(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 201, "done", true)
 }
 
-// TestFailingOpenNeedsTheBody of the request: one that has waited may have let go of
+// TestFailingOpenNeedsTheBody of the request: one that has waited may have release
 // it, and its handler would run with an empty one.
 func TestFailingOpenNeedsTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

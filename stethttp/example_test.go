@@ -116,7 +116,7 @@ func ExampleTxMiddleware_HandleTx() {
 
 // A service whose run died asks its own tables what became of it.
 func ExampleOutcome() {
-	verify := func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+	verify := func(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 		charge, found := "charge 1", true // a query by st.Op.Key
 		if !found {
 			return stet.ItDidNotHappen(), nil

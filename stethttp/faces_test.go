@@ -56,9 +56,9 @@ func TestFingerprintOfTheServiceIsAllThatCounts(t *testing.T) {
 // that asks for it by its media type, and to no other.
 func TestResultOfACodecIsToldToWhomItSays(t *testing.T) {
 	const message = "application/protobuf; proto=shop.Order"
-	for _, face := range []store.Face{store.FaceGo, store.FaceGRPC} {
+	for _, face := range []store.Adapter{store.AdapterGo, store.AdapterGRPC} {
 		s := start(t, setup{})
-		s.stored(stet.Outcome{Face: face, Status: 200, Type: message, Body: []byte("\x0a\x01x"),
+		s.stored(stet.Outcome{Adapter: face, Status: 200, Type: message, Body: []byte("\x0a\x01x"),
 			Header: []store.Field{{Name: "x-meta", Values: []string{"v"}}}, Trailer: []store.Field{{Name: "grpc-status", Values: []string{"0"}}}})
 		for accept, told := range map[string]bool{
 			"": false, "*/*": false, "application/json": false, "application/protobuf": true, "text/html, application/*;q=0.5": true,
@@ -80,7 +80,7 @@ func TestResultOfACodecIsToldToWhomItSays(t *testing.T) {
 					t.Errorf("%v, Accept %q: %+v", face, accept, p)
 				}
 			}
-			if face == store.FaceGRPC && got.header.Get("X-Meta") != "" || got.header.Get("Trailer") != "" {
+			if face == store.AdapterGRPC && got.header.Get("X-Meta") != "" || got.header.Get("Trailer") != "" {
 				t.Errorf("metadata of gRPC is sent as fields of HTTP: %v", got.header)
 			}
 		}

@@ -20,7 +20,7 @@ import (
 // body with more is hashed as it is.
 const maxParts = 1024
 
-// overrideHeaders change what a POST asks for, where a server heeds them.
+// overrideHeaders change what a POST asks for, where a server obeys them.
 var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
 // digest makes the operation's fingerprint. It is false if the request was refused.

@@ -275,7 +275,7 @@ type txStore struct {
 	mu        sync.Mutex
 	committed []string
 	commitErr error
-	inVain    atomic.Int64 // transactions that turn out to be in vain: a dead run of another process is in the way
+	inVain    atomic.Int64 // transactions that turn out to be without effect: an expired run of another process is in the way
 }
 
 func newTxStore() *txStore { return &txStore{Store: memory.New(memory.Options{})} }
@@ -325,7 +325,7 @@ func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c store.Claim, out st
 }
 
 // park makes the operation of a key one whose run died: its claim is sent by a
-// process whose lease runs out, on a clock that is told to go on.
+// process whose lease runs out, on a clock that is told to continue.
 func (s *service) park(key, body string, b *blocking) {
 	s.t.Helper()
 	store := s.store.(*faulty)
@@ -336,11 +336,11 @@ func (s *service) park(key, body string, b *blocking) {
 	store.skip.Add(int64(time.Hour))
 }
 
-func verifyUnknown(context.Context, stet.Status) (stet.Verdict, error) {
+func verifyUnknown(context.Context, stet.Status) (stet.Resolution, error) {
 	return stet.CannotKnow(), nil
 }
 
-func verifyHappened(context.Context, stet.Status) (stet.Verdict, error) {
+func verifyHappened(context.Context, stet.Status) (stet.Resolution, error) {
 	out, err := stethttp.Outcome(http.StatusCreated, http.Header{"Content-Type": {"text/plain"}}, []byte("found"))
 	return stet.ItHappened(out), err
 }

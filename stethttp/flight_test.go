@@ -16,7 +16,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// blocking is a handler that says when it runs and goes on when it is told to.
+// blocking is a handler that says when it runs and continues when it is told to.
 type blocking struct {
 	entered, leave chan struct{}
 	once           sync.Once

@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// verdict is what a response says of its operation.
+// resolution is what a response says of its operation.
 type verdict uint8
 
 const (

@@ -188,7 +188,7 @@ func SingleTenant(*http.Request) (string, error) { return "single-tenant", nil }
 // response is larger than they may send. Connect maps it to 429 in unary calls: a
 // service that limits the size of responses needs its own function. It is false for
 // 408: timeout middleware (as of Gin and Fiber) answers with it while the handler may
-// go on.
+// continue.
 func NotExecuted(status int, header http.Header) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,

@@ -27,7 +27,7 @@ const (
 const imposedName = ":coding-imposed"
 
 // Outcome returns the outcome that a response is stored as, for a stet.Policy.Verify
-// that knows how a dead run ended. status is 200 to 999; one of 500 and
+// that knows how an expired run ended. status is 200 to 999; one of 500 and
 // above makes the outcome a failure. Of header, the fields that are never
 // stored are left out, and so are Set-Cookie and Content-Length. header and
 // body are not copied.
@@ -72,7 +72,7 @@ func StoredResponse(out stet.Outcome) (status int, header http.Header, body []by
 
 // response is the outcome of a response with these fields, which are sorted.
 func response(status int, header []store.Field, body []byte) stet.Outcome {
-	out := stet.Outcome{Face: store.FaceHTTP, Status: status, Header: header, Body: body}
+	out := stet.Outcome{Adapter: store.AdapterHTTP, Status: status, Header: header, Body: body}
 	i, ok := slices.BinarySearchFunc(header, "Content-Type", func(f store.Field, name string) int { return strings.Compare(f.Name, name) })
 	if ok && len(header[i].Values) == 1 && header[i].Values[0] != "" {
 		out.Type = header[i].Values[0]
@@ -83,7 +83,7 @@ func response(status int, header []store.Field, body []byte) stet.Outcome {
 
 // exact reports whether an outcome is a response, to be sent as it is.
 func exact(out stet.Outcome) bool {
-	return out.Face == store.FaceHTTP || out.Face == store.FaceSQL && out.Status != 0
+	return out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL && out.Status != 0
 }
 
 // unsendable is the error, of kind KindDamaged, of an outcome that is a response by its own
@@ -105,7 +105,7 @@ func unsendable(out stet.Outcome) error {
 	return &stet.Error{Kind: stet.KindDamaged, Execution: executionOf(out), Cause: cause}
 }
 
-// told returns the response of an outcome, of any face; net/http can send it. It must
+// told returns the response of an outcome, of any adapter; net/http can send it. It must
 // not be Gone. never says that the operation was never begun; failure words the failure
 // of a worker, and may be nil.
 func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
@@ -131,7 +131,7 @@ func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string
 		if problem.execution = executionOf(out); problem.execution == stet.NotExecuted {
 			problem.detail = "The operation failed. It had no effect, and does not run again."
 		}
-		if out.Face == store.FaceGRPC {
+		if out.Adapter == store.AdapterGRPC {
 			text = coding.StatusOf(out.Trailer).Message
 			if refusal(out.Status) { // what the caller did wrong is for the caller to read
 				problem.status, detail = out.Status, text
@@ -159,7 +159,7 @@ func refusal(status int) bool {
 	return 400 <= status && status <= 499
 }
 
-// translated is the response of a completed outcome of another face. Its fields are
+// translated is the response of a completed outcome of another adapter. Its fields are
 // those that this package would store of a response.
 func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	status := out.Status
@@ -169,7 +169,7 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	case !finalStatus(status), len(out.Body) > 0 && !bodyAllowed(status):
 		status = http.StatusOK
 	}
-	if out.Face == store.FaceGRPC { // metadata of gRPC, which no HTTP handler has set
+	if out.Adapter == store.AdapterGRPC { // metadata of gRPC, which no HTTP handler has set
 		out.Header, out.Trailer = nil, nil
 	}
 	told := response(status, m.filter.fields(fieldsOf(headerOf(out.Header)), nil), out.Body)
@@ -187,7 +187,7 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	return told
 }
 
-// headerOf is the header of another face's fields, without those that HTTP does not
+// headerOf is the header of another adapter's fields, without those that HTTP does not
 // have.
 func headerOf(fields []store.Field) http.Header {
 	h := make(http.Header, len(fields))

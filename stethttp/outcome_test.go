@@ -14,7 +14,7 @@ func TestOutcomeIsWhatAHandlersResponseIsStoredAs(t *testing.T) {
 	header := http.Header{"Content-Type": {"text/plain"}, "Date": {"now"}, "Set-Cookie": {"a=b"}, "Content-Length": {"5"},
 		"Connection": {"X-Hop"}, "X-Hop": {"1"}, "Trailer": {"X"}, "X": {"1"}}
 	out, err := Outcome(201, header, []byte("hello"))
-	want := stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "text/plain", Header: []store.Field{{Name: "X", Values: []string{"1"}}}, Body: []byte("hello")}
+	want := stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "text/plain", Header: []store.Field{{Name: "X", Values: []string{"1"}}}, Body: []byte("hello")}
 	if err != nil || !reflect.DeepEqual(out, want) {
 		t.Errorf("%+v, %v; want %+v", out, err, want)
 	}

@@ -49,7 +49,7 @@ func (c *call) patience() time.Duration {
 	return p.Wait
 }
 
-// lighten lets go of a large body.
+// lighten releases a large body.
 func (c *call) lighten() {
 	if len(c.sent) > lightBody {
 		c.close()

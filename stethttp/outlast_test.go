@@ -21,13 +21,13 @@ import (
 
 // dead makes the operation of a key one that nobody knows about, resolved by an
 // operator that much later; 0 is never.
-func dead(t *testing.T, engine *stet.Engine, op stet.Op, v stet.Verdict, after time.Duration) {
+func dead(t *testing.T, engine *stet.Engine, op stet.Op, v stet.Resolution, after time.Duration) {
 	t.Helper()
 	run, err := engine.Begin(context.Background(), op)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(context.Background()); err != nil {
+	if err := run.MarkUnknown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if after == 0 {
@@ -73,7 +73,7 @@ func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		verdict stet.Verdict
+		verdict stet.Resolution
 		after   time.Duration
 		prefer  string
 		waited  time.Duration
@@ -122,7 +122,7 @@ func TestAcceptedOperationIsWaitedForWhileUnknown(t *testing.T) {
 			b := newBubble(t, setup{async: &stethttp.AsyncOptions{StatusURL: "/operations/"}})
 			location := b.order().Header().Get("Location")
 			run := b.take()
-			if err := run.Park(context.Background()); err != nil {
+			if err := run.MarkUnknown(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			go func() {

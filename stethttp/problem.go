@@ -155,7 +155,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, 
 // document says.
 func (m *Middleware) asResponse(c *condition, detail string) stet.Outcome {
 	return stet.Outcome{
-		Failed: true, Face: store.FaceHTTP, Status: c.status, Type: problem.MediaType,
+		Failed: true, Adapter: store.AdapterHTTP, Status: c.status, Type: problem.MediaType,
 		Header: []store.Field{{Name: "Cache-Control", Values: []string{noStore}}, {Name: executionHeader, Values: []string{c.execution.String()}}},
 		Body:   m.document(c, detail),
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // HeaderProgress is the field by which what does the work says which run it is: see
-// Async.Status. Its value is a secret while the run goes on.
+// Async.Status. Its value is a secret while the run continues.
 const HeaderProgress = "Stet-Progress"
 
 // maxReport bounds the content of a progress, in bytes.
@@ -31,7 +31,7 @@ func ProgressToken(c store.Claim, repeatable bool) string {
 	return onceToken + c.String()
 }
 
-// report notes down what does the work says of its progress.
+// report stores what does the work says of its progress.
 func (c *lookup) report() {
 	var said struct {
 		Fraction *float64 `json:"fraction"`

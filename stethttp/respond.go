@@ -47,7 +47,7 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	return out, retryAfterOf(rw.final.get("Retry-After"))
 }
 
-// maxRetryAfter bounds what a Retry-After is heeded for.
+// maxRetryAfter bounds what a Retry-After is obeyed for.
 const maxRetryAfter = 24 * time.Hour
 
 // retryAfterOf is how long a response's Retry-After asks to wait (RFC 9110, section 10.2.3), 0 if it

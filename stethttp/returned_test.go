@@ -17,7 +17,7 @@ import (
 
 var errBank = errors.New("the bank is closed")
 
-// returns is a handler behind a skin: it answers, and returns err in its first run. Later
+// returns is a handler behind an adapter: it answers, and returns err in its first run. Later
 // ones answer 201.
 func returns(first *bool, status int, err func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -10,13 +10,13 @@ import (
 )
 
 // Log returns where the middleware says what goes wrong, Options.ErrorLog or its default.
-// Skins of frameworks, as stetgin, say there what is wrong with the wiring.
+// Adapters of frameworks, as stetgin, say there what is wrong with the wiring.
 func (m *Middleware) Log() *slog.Logger { return m.log() }
 
 // InTx reports whether ctx is that of a request which runs in a transaction of NewTx.
 func InTx(ctx context.Context) bool { return ctx.Value(txType{}) != nil }
 
-// NoRoute is for skins of frameworks that run their middleware for a request before they
+// NoRoute is for adapters of frameworks that run their middleware for a request before they
 // find that no handler is there for it. It says, in the context of the run, that nothing was
 // executed, whatever the answer is, and that the key is free for another request: it may
 // have been sent to a path with an error in it. Outside of a run it does nothing.
@@ -29,8 +29,8 @@ func NoRoute(ctx context.Context) {
 	}
 }
 
-// Returned is for skins of frameworks whose handlers return errors, which the framework
-// answers, and for such handlers where there is no skin, as those of huma. It says, in the context of the run, that the handler has returned err, and is
+// Returned is for adapters of frameworks whose handlers return errors, which the framework
+// answers, and for such handlers where there is no adapter, as those of huma. It says, in the context of the run, that the handler has returned err, and is
 // called before that is answered, or afterwards. A transaction is then rolled back. By
 // default a response of 3xx or 4xx that Options.NotExecuted does not except is stored after
 // the rollback, in a second transaction; after any other a retry runs again. An error that is marked (stet.Retryable, Repeatable, Permanent)

@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// TestRequestWithoutARouteLeavesItsKeyFree for another request, as a skin says that it has
+// TestRequestWithoutARouteLeavesItsKeyFree for another request, as an adapter says that it has
 // none. In a transaction, which is rolled back, nothing is kept anyway.
 func TestRequestWithoutARouteLeavesItsKeyFree(t *testing.T) {
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {

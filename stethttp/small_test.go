@@ -27,7 +27,7 @@ func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
 
 // Asking again helps where somebody finds out; without a verifier nobody does.
 func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T) {
-	verify := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.CannotKnow(), nil }
+	verify := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil }
 	for name, p := range map[string]stet.Policy{"nobody": {}, "a verifier": {Verify: verify}} {
 		s := start(t, setup{engine: stet.Options{Policy: p}, handler: func(_ http.ResponseWriter, r *http.Request) {
 			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
@@ -42,7 +42,7 @@ func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T)
 	}
 }
 
-// What the service says of all its dead runs is what their retries get.
+// What the service says of all its expired runs is what their retries get.
 func TestResponseOfPolicyStaleIsSentAsItIs(t *testing.T) {
 	out, err := stethttp.Outcome(503, http.Header{"Content-Type": {"text/plain"}}, []byte("ask us"))
 	if err != nil {

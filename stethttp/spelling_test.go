@@ -9,7 +9,7 @@ import (
 )
 
 // TestMalformedContentTypeHidesNoForm that something before has read: net/http
-// heeds what it can of one that is malformed, or there twice.
+// obeys what it can of one that is malformed, or there twice.
 func TestMalformedContentTypeHidesNoForm(t *testing.T) {
 	for name, contentType := range map[string]string{
 		"well-formed":    "Content-Type: application/x-www-form-urlencoded\r\n",

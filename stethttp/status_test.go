@@ -136,7 +136,7 @@ func TestWhatHasEndedCannotBeCancelled(t *testing.T) {
 	accepted := s.order("k", "{}")
 	run := s.take()
 	s.cancel(accepted)
-	settle(t, run, store.Completed, "{}") // it did not heed
+	settle(t, run, store.Completed, "{}") // it did not obey
 	wantProblem(t, s.cancel(accepted), 409, "not-cancellable")
 	wantReply(t, s.order("k", "{}", "Prefer", "wait=1"), 200, "{}", true)
 }

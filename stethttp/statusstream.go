@@ -109,7 +109,7 @@ type progressLook struct {
 func (c *lookup) tellEvent(s *events, st stet.Status) bool {
 	switch status := c.a.statusOf(st); {
 	case st.Record.State == store.None:
-		return false // forgotten meanwhile
+		return false // forgotten in the meantime
 	case st.Record.State.Settled():
 		s.send("id: " + lastEvent + "\nevent: end\ndata: " + string(status) + "\n")
 		return false

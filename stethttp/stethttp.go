@@ -29,7 +29,7 @@
 //
 // A client is cut off if it reads nothing of a stream for 30 seconds, or makes the
 // handler wait for half of the policy's RunTimeout in all (waits below a second do not
-// count). The handler goes on, and the client gets the outcome when it asks again. A
+// count). The handler continues, and the client gets the outcome when it asks again. A
 // server's WriteTimeout, or a write deadline that the handler has set, counts instead
 // of these limits.
 //
@@ -146,7 +146,7 @@ type TxMiddleware[Tx any] struct {
 // rolled back after a response for which Options.Failed or NotExecuted is true, a panic,
 // Run.Declare, and a return without a response: nothing is stored, this caller gets
 // the response, and a retry runs again. If the commit finds that another transaction wrote
-// the record meanwhile, the handler may be called again for the same request, with a new
+// the record in the meantime, the handler may be called again for the same request, with a new
 // transaction, the body from its beginning and a new response. Flush does nothing. A
 // response that is larger than the policy's MaxResult leaves a tombstone, as in lease mode;
 // one that is also larger than 16 MiB is rolled back and answered with 500. The handler
@@ -202,7 +202,7 @@ func (m *Middleware) refuseWithoutTx(w http.ResponseWriter, r *http.Request) {
 }
 
 // Must returns v, or panics if err is not nil. It is for variables and for
-// wiring that cannot go on without.
+// wiring that cannot continue without.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -33,7 +33,7 @@ func content(side, key string, n int) []byte {
 	return bytes.Repeat(piece, n/len(piece)+1)[:n]
 }
 
-// storm is a service whose handlers do with memory what handlers do.
+// load test is a service whose handlers do with memory what handlers do.
 type storm struct {
 	t    *testing.T
 	s    *service
@@ -102,7 +102,7 @@ func (st *storm) handle(w http.ResponseWriter, r *http.Request) {
 		p := httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: &st.out, ErrorLog: log.New(io.Discard, "", 0)}
 		p.ServeHTTP(w, r)
 		return
-	case "timeout": // its goroutine may go on
+	case "timeout": // its goroutine may continue
 		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer st.wg.Done()
 			st.read(asks, r.Body, false)

@@ -46,7 +46,7 @@ func TestDuplicatesStayBlockedWhileTheFirstStreams(t *testing.T) {
 }
 
 // TestStreamsFirstByteWaitsForNothing: what is flushed reaches the client while the handler
-// goes on, however much it is, and what comes after it is not sent before it is flushed.
+// continues, however much it is, and what comes after it is not sent before it is flushed.
 func TestStreamsFirstByteWaitsForNothing(t *testing.T) {
 	for _, size := range []int{1, 4 << 10, 100 << 10, 600 << 10} {
 		read := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 )
 
 // A record that cannot be read is no store that cannot be used: its message must
-// not be kept in hand, with others behind it, for ever.
+// not be kept in hand, with others behind it, permanently.
 func TestMessageWithADamagedRecordIsDeadLetteredInTheEnd(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})

@@ -25,7 +25,7 @@ const (
 // m, this time included; 0 if it does not say.
 //
 // While the store is unavailable Decide waits, until ctx ends. A run that has begun
-// goes on after ctx has ended, for as long as its policy allows.
+// continues after ctx has ended, for as long as its policy allows.
 func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision {
 	deliveries = max(deliveries, 1)
 	if c.o.Split == nil {
@@ -89,7 +89,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 			return d
 		}
 		// A store that answers, and twice refuses this operation alone, has
-		// something against it: it must not stay in flight for ever.
+		// something against it: it must not stay in flight permanently.
 		if _, err := c.engine.Store().Read(ctx, d.ID); err == nil {
 			if sound++; sound > 1 {
 				kept := c.kept(ctx, op, m, Decision{Attempts: deliveries, Err: d.Err})
@@ -153,7 +153,7 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		n = c.counted(ctx, run)
 	}
 	if c.used(n - 1) { // its runs died, one after the other
-		out := stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Face: store.FaceMessage}
+		out := stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Adapter: store.AdapterMessage}
 		if err := run.Settle(ctx, out); err != nil {
 			return unsettled(c.o.Backoff(1), n, err)
 		}
@@ -176,7 +176,7 @@ func (c *Consumer[M]) ended(op stet.Op, t *try[M], out stet.Outcome, err error) 
 			d.Reason = Exhausted
 		}
 	case stet.KindOf(err) == stet.KindRetryable:
-		// If the claim was not given back, the next delivery finds out.
+		// If the claim was not released, the next delivery finds out.
 		d = Decision{Action: Retry, Reason: NoEffect, After: max(t.next.After, c.o.Backoff(t.n)), Attempts: t.n, Err: err}
 		if t.next.Uncounted {
 			d.Reason = NotReady
@@ -218,7 +218,7 @@ func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
 	case t.c.o.Retryable != nil && t.c.o.Retryable(err):
 		return out, stet.Repeatable(err)
 	case panics:
-		return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceMessage}, nil
+		return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Adapter: store.AdapterMessage}, nil
 	}
 	return out, err
 }
@@ -362,7 +362,7 @@ func (c *Consumer[M]) putAside(ctx context.Context, op stet.Op, m M, d Decision)
 }
 
 // giveUp settles an operation as failed, in a transaction of its own, unless it
-// has been settled meanwhile.
+// has been settled in the meantime.
 func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) Decision {
 	out := c.failure(op.Class, d.Err)
 	run, err := c.transact(context.WithoutCancel(ctx), op, m, func() (stet.Outcome, error) { return *out, nil })
@@ -419,7 +419,7 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		default:
 			d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 		}
-	case stet.KindClosed: // the broker must not hand it over again and again meanwhile
+	case stet.KindClosed: // the broker must not hand it over again and again in the meantime
 		d.Reason, d.After = Stopped, c.o.Backoff(deliveries)
 	case stet.KindInvalid:
 		d.Reason = Stopped

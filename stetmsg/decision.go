@@ -50,7 +50,7 @@ const (
 	Unavailable Reason = "unavailable"        // retry: the store cannot be used
 	Failed      Reason = "failed"             // dead-letter: it failed, now or before
 	Exhausted   Reason = "attempts-exhausted" // dead-letter: it was tried, or delivered, as often as Options.MaxAttempts allows
-	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, or an unreadable record be mended, else dead-letter
+	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, or an unreadable record be fixed, else dead-letter
 	Mismatch    Reason = "mismatch"           // dead-letter: another message has the same key
 	Invalid     Reason = "invalid"            // dead-letter: it names no operation, or one of no known class, or does not split
 )
@@ -118,13 +118,13 @@ func clean(s string) string {
 func (c *Consumer[M]) failure(class string, err error) *stet.Outcome {
 	s := err.Error()
 	p, _ := c.engine.Policy(class)
-	return &stet.Outcome{Failed: true, Face: store.FaceMessage, Status: 500, Type: "text/plain; charset=utf-8",
+	return &stet.Outcome{Failed: true, Adapter: store.AdapterMessage, Status: 500, Type: "text/plain; charset=utf-8",
 		Body: []byte(s[:min(len(s), maxText)]), Trailer: coding.ErrorField(p.Errors, err)}
 }
 
 // succeeded is the outcome of a message whose handler has returned result.
 func succeeded(result []byte) stet.Outcome {
-	out := stet.Outcome{Face: store.FaceMessage, Status: 200, Body: result}
+	out := stet.Outcome{Adapter: store.AdapterMessage, Status: 200, Body: result}
 	switch {
 	case len(result) == 0:
 		out.Status = 204

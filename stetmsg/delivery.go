@@ -43,14 +43,14 @@ var errBroker = errors.New("stetmsg: the broker did not answer in time")
 // Decide for m, and acknowledges, retries or dead-letters it through d. The error is
 // that of d: then the message will be delivered again, and its outcome is in the store.
 //
-// After ctx has ended no run begins. A run under way is finished, and d is called.
+// After ctx has ended no run begins. A run in progress is finished, and d is called.
 //
 // A handler that calls runtime.Goexit ends Handle, too: the outcome is in the store,
 // and the message is delivered again.
 func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, error) {
 	decided := false
 	defer func() {
-		if !decided { // else the broker would wait for it for ever
+		if !decided { // else the broker would wait for it permanently
 			_ = c.tell(ctx, d, Decision{After: c.o.Backoff(max(d.Deliveries(), 1))})
 		}
 	}()

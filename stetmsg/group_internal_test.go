@@ -18,7 +18,7 @@ import (
 )
 
 // TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany: the first is handled
-// at once and alone; those that come meanwhile go together.
+// at once and alone; those that come in the meantime go together.
 func TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

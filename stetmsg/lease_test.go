@@ -210,22 +210,22 @@ func die(t *testing.T, b *bench, key string) {
 func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
 	never := func(context.Context, order) ([]byte, error) { panic("run again") }
 	for name, c := range map[string]struct {
-		verify func(context.Context, stet.Status) (stet.Verdict, error)
-		stale  stet.Verdict
+		verify func(context.Context, stet.Status) (stet.Resolution, error)
+		stale  stet.Resolution
 		first  stetmsg.Action
 		reason stetmsg.Reason
 		last   stetmsg.Action // on the last delivery
 		state  store.State
 	}{
-		"no verifier": {nil, stet.Verdict{}, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
-		"it happened": {func(context.Context, stet.Status) (stet.Verdict, error) {
+		"no verifier": {nil, stet.Resolution{}, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"it happened": {func(context.Context, stet.Status) (stet.Resolution, error) {
 			return stet.ItHappened(stet.Outcome{}), nil
-		}, stet.Verdict{}, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
-		"nobody can tell": {func(context.Context, stet.Status) (stet.Verdict, error) { return stet.CannotKnow(), nil },
-			stet.Verdict{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
-		"the verifier is down": {func(context.Context, stet.Status) (stet.Verdict, error) {
-			return stet.Verdict{}, errors.New("down")
-		}, stet.Verdict{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		}, stet.Resolution{}, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
+		"nobody can tell": {func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil },
+			stet.Resolution{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"the verifier is down": {func(context.Context, stet.Status) (stet.Resolution, error) {
+			return stet.Resolution{}, errors.New("down")
+		}, stet.Resolution{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
 		"failed when stale": {nil, stet.ItHappened(stet.Outcome{Failed: true}), stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, store.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 	for _, verified := range []bool{false, true} {
 		p := stet.Policy{}
 		if verified {
-			p.Verify = func(context.Context, stet.Status) (stet.Verdict, error) {
+			p.Verify = func(context.Context, stet.Status) (stet.Resolution, error) {
 				return stet.ItHappened(stet.Outcome{}), nil
 			}
 		}

@@ -29,7 +29,7 @@ func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
 	for i := range 2000 {
 		l.Go(t.Context(), "", func() { _, _ = c.Handle(t.Context(), order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
 	}
-	l.Await(t.Context(), 2) // Wait is for when messages are given back, and then all at once
+	l.Await(t.Context(), 2) // Wait is for when messages are released, and then all at once
 	l.Wait()
 	for i, id := range got {
 		if id != strconv.Itoa(i) {

@@ -27,11 +27,11 @@ func (b *bench) passing(h func(context.Context, *stet.Lease, order) (stet.Outcom
 	return c
 }
 
-var created = stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "text/plain", Body: []byte("made")}
+var created = stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "text/plain", Body: []byte("made")}
 
 func TestOutcomeIsStoredAsItIs(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
-	refused := stet.Outcome{Failed: true, Face: store.FaceHTTP, Status: 422, Body: []byte("no such article")}
+	refused := stet.Outcome{Failed: true, Adapter: store.AdapterHTTP, Status: 422, Body: []byte("no such article")}
 	c := b.passing(func(ctx context.Context, run *stet.Lease, m order) (stet.Outcome, error) {
 		switch {
 		case run.Run != stet.FromContext(ctx):
@@ -161,7 +161,7 @@ func TestWhatIsUnknownIsKeptWhileItsVerifierCannotBeAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
 		asked := 0
-		b := inMemory(t, stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		b := inMemory(t, stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			if asked++; asked < 4 {
 				g.down.Store(true)
 				time.AfterFunc(10*time.Minute, func() { g.down.Store(false) })

@@ -27,7 +27,7 @@
 //	handler: Permanent, or MaxAttempts used  settle as failed, dead-letter
 //	delivered more than MaxAttempts times,   dead-letter, not executed and not settled: another message
 //	  in a transaction                         may have killed the consumer each time
-//	outcome unknown: a dead run, or the      ask Policy.Verify; while it cannot know, deliver later;
+//	outcome unknown: an expired run, or the      ask Policy.Verify; while it cannot know, deliver later;
 //	  handler says so                          without one, dead-letter: the record stays unknown
 //	what is stored cannot be read            deliver later, with backoff; after MaxAttempts, dead-letter
 //	same key, other content                  dead-letter, not executed
@@ -117,7 +117,7 @@ type Options[M any] struct {
 	Retryable func(error) bool
 
 	// Await, if set, is called before each run, and returns when one may begin: as soon as
-	// what the handler needs can be used, a service for instance. Meanwhile the message is
+	// what the handler needs can be used, a service for instance. In the meantime the message is
 	// kept, and with it those that wait behind it, as while the store is unavailable; so
 	// is one whose outcome is unknown, and whose Policy.Verify will be asked again. It
 	// returns nil at once if a run may begin now, also if ctx has ended; an error, if ctx

@@ -190,7 +190,7 @@ func TestTransactionThatTheHandlerSpoiledCountsAsItsFailure(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
-		_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+		_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and continues
 		return insert(ctx, tx, m)
 	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)

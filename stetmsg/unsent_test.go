@@ -16,7 +16,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// A message that is refused for ever stands in nobody's way, and is seen.
+// A message that is refused permanently stands in nobody's way, and is seen.
 func TestMessageThatIsRefusedForEverIsSeenAndStallsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

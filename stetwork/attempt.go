@@ -28,10 +28,10 @@ var (
 // operation was accepted under.
 //
 // nil says that the queue is done with the item: the operation has an outcome, runs
-// elsewhere, waits for an operator, or is going to be handed out again, for which
+// elsewhere, waits for an operator, or is going to be returned again, for which
 // Run has to be running somewhere. An error says that it could not be looked at,
 // and is worth delivering again soon, here or elsewhere; if the queue does not, it
-// is handed out again later. It is an *stet.Error of kind stet.KindStore,
+// is returned again later. It is an *stet.Error of kind stet.KindStore,
 // stet.KindClosed (the worker shuts down, or ctx has ended) or stet.KindInvalid
 // (nothing here handles operations of that name or class).
 func (w *Worker) Do(ctx context.Context, it stet.Item) error {
@@ -190,7 +190,7 @@ func (a *attempt) perform(ctx context.Context) {
 
 // told is what a log says of an outcome that failed: of a service's response not the content.
 func told(out stet.Outcome) error {
-	if out.Face == store.FaceSQL && out.Reason.Returned() {
+	if out.Adapter == store.AdapterSQL && out.Reason.Returned() {
 		return fmt.Errorf("the service has settled it as failed, with the status %d", out.Status)
 	}
 	return out.Decode(new(any))
@@ -219,7 +219,7 @@ func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			a.log.ErrorContext(ctx, "stetwork: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			out, err = stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo}, nil
+			out, err = stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Adapter: store.AdapterGo}, nil
 		}
 		says := a.run.Declared()
 		if a.h.tx && says == stet.MayHaveExecuted {
@@ -232,7 +232,7 @@ func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 	return a.h.run(ctx, a)
 }
 
-// heed ends the handler's context when the operation's cancellation is asked for,
+// obey ends the handler's context when the operation's cancellation is asked for,
 // until stop is called, which waits for the last look. Short handlers pay for a
 // timer only.
 func (a *attempt) heed() (stop func()) {
@@ -307,8 +307,8 @@ func (a *attempt) backoff() time.Duration {
 	return min(max(a.w.o.Backoff(a.run.Counted), 0), store.MaxDelay)
 }
 
-// doubt notes down, as a step in doubt, what a handler of HandleTx has declared: an
-// effect that no rollback undoes. What is parked without it is run again.
+// doubt stores, as a step in doubt, what a handler of HandleTx has declared: an
+// effect that no rollback undoes. What is marked unknown without it is run again.
 func (a *attempt) doubt() {
 	_, err := stet.StepOnce(a.run.Context(), "what Declare was called for", func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
 	if !errors.Is(err, errDeclared) {
@@ -325,7 +325,7 @@ func (a *attempt) fail(ctx context.Context, err error) {
 
 func (a *attempt) park(ctx context.Context) {
 	a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown; it is parked until a verifier or an operator resolves it")
-	a.told(ctx, a.run.Park(ctx))
+	a.told(ctx, a.run.MarkUnknown(ctx))
 }
 
 // told logs how the end of a run was not made durable.

@@ -13,7 +13,7 @@ import (
 )
 
 // TestAwaitKeepsRunsFromBeginning: a run that waits would be left behind by a process that
-// dies meanwhile.
+// dies in the meantime.
 func TestAwaitKeepsRunsFromBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})

@@ -43,7 +43,7 @@ const (
 // operation or runs it twice.
 type Queue interface {
 	// Enqueue hands items over. nil says that the queue has them, as durably as
-	// it keeps things; after an error they are handed over again, one by one. ctx
+	// it keeps things; after an error they are passed again, one by one. ctx
 	// ends after half a minute at most.
 	Enqueue(ctx context.Context, items []stet.Item) error
 }
@@ -56,7 +56,7 @@ func (f QueueFunc) Enqueue(ctx context.Context, items []stet.Item) error { retur
 
 // DispatcherOptions configure a Dispatcher. The zero value is usable.
 type DispatcherOptions struct {
-	// Batch is how many items are handed over together at most, up to
+	// Batch is how many items are passed together at most, up to
 	// store.MaxBrowse. Default DefaultBatch.
 	Batch int
 	// Again is how long after an operation was handed to the queue it is handed
@@ -90,7 +90,7 @@ func (o DispatcherOptions) withDefaults() (DispatcherOptions, error) {
 
 // Dispatcher hands accepted operations that are due to a queue, and hands them
 // over again when the queue or a worker has lost them. Any number of processes may
-// run one: each operation is handed over by one of them. Worker.Run has its own.
+// run one: each operation is passed by one of them. Worker.Run has its own.
 type Dispatcher struct {
 	engine *stet.Engine
 	queue  Queue
@@ -119,7 +119,7 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 	return &Dispatcher{engine: engine, queue: queue, o: o, room: func(context.Context) int { return o.Batch }}, nil
 }
 
-// Run hands over what is due until ctx ends, and returns nil. What it holds
+// Run passes what is due until ctx ends, and returns nil. What it holds
 // then is due again, later.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	pause := queuePause

@@ -27,7 +27,7 @@ type picky struct {
 	handed map[store.ID]int
 }
 
-// times returns how often an operation was handed over, and how many were.
+// times returns how often an operation was passed, and how many were.
 func (q *picky) times(id store.ID) (n, all int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -135,7 +135,7 @@ func ExampleHandleTx() {
 }
 
 // All that has effects is in steps, so that the handler may be run again from the
-// start: a later attempt goes on after the last step that was done.
+// start: a later attempt continues after the last step that was done.
 func ExampleHandleIdempotent() {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
 	if err != nil {

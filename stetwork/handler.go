@@ -43,7 +43,7 @@ func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payloa
 
 // HandleIdempotent is Handle for a handler that may be run again however the run
 // of an earlier run: because doing it twice has one effect, or because all that
-// has effects is in steps (stet.Step, stet.StepTx). A dead run is repeated, and so
+// has effects is in steps (stet.Step, stet.StepTx). An expired run is repeated, and so
 // is one that returned an error.
 func HandleIdempotent[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
 	return handle(w, name, true, h)
@@ -132,7 +132,7 @@ func (a *attempt) outcomeOf(v any) (stet.Outcome, error) {
 	if err != nil {
 		return stet.Outcome{Gone: true}, err
 	}
-	return stet.Outcome{Face: store.FaceGo, Status: 200, Type: mediaType, Body: body}, nil
+	return stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: mediaType, Body: body}, nil
 }
 
 var errDeclared = errors.New("the handler declared that nothing happened")

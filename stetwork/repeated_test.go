@@ -23,7 +23,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// soon is how long after the end of its lease a dead run is to be repeated at the
+// soon is how long after the end of its lease an expired run is to be repeated at the
 // latest, with the defaults of the package.
 const (
 	soon  = 4 * stetwork.DefaultPoll

@@ -21,7 +21,7 @@ const (
 	// ended.
 	patience = 10 * time.Second
 
-	// sweepLimit is how many records are looked at for dead runs each time.
+	// sweepLimit is how many records are looked at for expired runs each time.
 	sweepLimit = 500
 
 	// An operation that has waited for strayAfter, and has no handler here, is spoken
@@ -31,10 +31,10 @@ const (
 	maxStrays  = 1000
 )
 
-// Run hands due operations to their handlers, or to Options.Queue, and looks after
-// dead runs, until ctx ends or Shutdown is called. Then it takes no more, waits for
+// Run hands due operations to their handlers, or to Options.Queue, and watches
+// expired runs, until ctx ends or Shutdown is called. Then it takes no more, waits for
 // Options.Drain until its handlers have returned, ends the contexts of the others,
-// and returns nil when all runs have ended: finished, or given back. See Shutdown
+// and returns nil when all runs have ended: finished, or released. See Shutdown
 // for its error. Register handlers before. A worker runs once.
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.enter() {
@@ -87,8 +87,8 @@ func (w *Worker) serve(ctx context.Context) error {
 
 // Shutdown has the worker take no more, and waits until all runs that it has begun
 // have ended. When ctx ends it ends the contexts of their handlers: what is then
-// given up without an effect, or can be run again, is given back, and anything else
-// is parked. The error says that handlers have not returned although their contexts
+// given up without an effect, or can be run again, is released, and anything else
+// is marked unknown. The error says that handlers have not returned although their contexts
 // have ended: their leases are kept until they do, or the process ends.
 func (w *Worker) Shutdown(ctx context.Context) error {
 	w.mu.Lock()
@@ -190,12 +190,12 @@ func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 	return nil
 }
 
-// recover looks for dead runs until ctx ends.
+// recover looks for expired runs until ctx ends.
 func (w *Worker) recover(ctx context.Context) {
 	if _, ok := store.As[store.Browser](w.engine.Store()); !ok || w.o.RecoverEvery < 0 {
 		return
 	}
-	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, ParkedOnly: true, ErrorLog: w.o.ErrorLog})
+	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, UnknownOnly: true, ErrorLog: w.o.ErrorLog})
 	if err != nil {
 		w.o.ErrorLog.ErrorContext(ctx, "stetwork: dead runs are not looked after", slog.Any("error", err))
 		return
@@ -204,7 +204,7 @@ func (w *Worker) recover(ctx context.Context) {
 	said := make(map[string]time.Time)
 	for {
 		w.findStrays(ctx, said)
-		if sweeps { // what is dead is parked, without waiting for the engine's
+		if sweeps { // what is dead is marked unknown, without waiting for the engine's
 			_, _ = sweeper.Sweep(ctx, sweepLimit) // which comes soon
 		}
 		if _, err := r.Pass(ctx); err != nil && ctx.Err() == nil {
@@ -244,11 +244,11 @@ func (w *Worker) handles(st stet.Status) bool {
 	return ok
 }
 
-// Verify says of a dead run what this worker knows: that it may be repeated, if it
+// Verify says of an expired run what this worker knows: that it may be repeated, if it
 // is of HandleTx or HandleIdempotent, unless a step that must not be repeated is in
 // doubt; of any other run that it cannot know. It is for reconcile.Options.Verify; Run has
 // it asked already.
-func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
+func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Resolution, error) {
 	if h, ok := w.handler(st.Name); ok && h.again && st.Doubt == "" {
 		return stet.MayRunAgain(), nil
 	}

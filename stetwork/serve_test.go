@@ -155,7 +155,7 @@ func TestDrainGivesBackWhatMayBeRepeatedAndParksTheRest(t *testing.T) {
 				t.Errorf("%s: %v; want %v", st.Op.Key, st.Record.State, state)
 			}
 		}
-		// What was given back is due at once.
+		// What was released is due at once.
 		items, err := b.engine.Due(t.Context(), 10, time.Minute)
 		if err != nil || len(items) != 2 {
 			t.Error(items, err)
@@ -216,7 +216,7 @@ func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
 }
 
 func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
-	happened := func(context.Context, stet.Status) (stet.Verdict, error) {
+	happened := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte(`{"Number":9}`)}), nil
 	}
 	for name, c := range map[string]struct {

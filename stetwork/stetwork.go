@@ -8,7 +8,7 @@
 // The record is the queue. Run asks the store for what is due, woken at once by
 // what this process accepts; beyond one machine Options.Queue carries operations to
 // workers elsewhere, which call Worker.Do. A queue is a messenger only: what it
-// loses is handed out again, and what it brings twice runs once.
+// loses is returned again, and what it brings twice runs once.
 //
 // # What becomes of a run
 //
@@ -102,14 +102,14 @@ type Options struct {
 	Dispatch DispatcherOptions
 	// Await, if set, is called before operations are taken, and returns when that is worth
 	// while: as soon as what the handlers need can be used, a service for instance. No run
-	// begins meanwhile, so that none is left behind if the process dies. It returns an
+	// begins in the meantime, so that none is left behind if the process dies. It returns an
 	// error when ctx has ended, and only then.
 	Await func(ctx context.Context) error
 	// CancelEvery is how often the store is asked whether the cancellation of a
 	// running operation was asked for. Default DefaultCancelEvery; negative:
 	// never.
 	CancelEvery time.Duration
-	// RecoverEvery is how often Run looks for dead runs of operations that it
+	// RecoverEvery is how often Run looks for expired runs of operations that it
 	// has handlers for. It needs a store that can be browsed. Default
 	// DefaultRecoverEvery; negative: never.
 	RecoverEvery time.Duration
@@ -119,7 +119,7 @@ type Options struct {
 	// before it ends their contexts too. Default DefaultDrain; negative: not at
 	// all.
 	Drain time.Duration
-	// ErrorLog gets operations that fail or are parked, and what goes wrong;
+	// ErrorLog gets operations that fail or are marked unknown, and what goes wrong;
 	// never a key or a payload, but the text of handlers' errors. Default
 	// slog.Default().
 	ErrorLog *slog.Logger

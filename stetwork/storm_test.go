@@ -18,13 +18,13 @@ import (
 	"github.com/stet-go/stet/store/storetest"
 )
 
-// storm is what befalls some processes that run the operations of one store: calls and
-// answers are lost, a process is cut off while its handlers go on, or ends, and queues
+// load test is what befalls some processes that run the operations of one store: calls and
+// answers are lost, a process is cut off while its handlers continue, or ends, and queues
 // bring items again, under other names too.
 type storm struct {
 	t     *testing.T
 	store *memory.Store
-	sees  *stet.Engine // from where there is no storm
+	sees  *stet.Engine // from where there is no load test
 	items []stet.Item
 	end   time.Time
 	calm  atomic.Bool
@@ -80,7 +80,7 @@ func (s *storm) n(n int) int {
 	return s.r.Intn(n)
 }
 
-// pause does not heed that its context ends.
+// pause does not obey that its context ends.
 func (s *storm) pause() {
 	d := time.Duration(s.n(4000)) * time.Millisecond
 	if s.n(5) == 0 {
@@ -221,7 +221,7 @@ func (s *storm) look() {
 	}
 }
 
-// judge looks at what there is long after the storm.
+// judge looks at what there is long after the load test.
 func (s *storm) judge() {
 	ended := 0
 	for _, it := range s.items {

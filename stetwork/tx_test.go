@@ -122,7 +122,7 @@ func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
 func TestZombieOfATransactionWritesNothing(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{CancelEvery: -1}, stet.Policy{Lease: 100 * time.Millisecond})
 	// The first run loses its lease without noticing; its operation is run
-	// again, and completed, before it goes on.
+	// again, and completed, before it continues.
 	e := newEngine(t, deaf{s}, stet.Policy{Lease: 100 * time.Millisecond})
 	zombie, err := stetwork.New(e, stetwork.Options{ErrorLog: quiet(), RecoverEvery: -1, CancelEvery: -1})
 	must(t, err)

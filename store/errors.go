@@ -22,7 +22,7 @@ var (
 )
 
 // ErrNotDone is wrapped by the error of a call of a Store that is known to have had
-// no effect: it waited in vain for its turn, for one. A claim then leaves nothing to
+// no effect: it waited without effect for its turn, for one. A claim then leaves nothing to
 // clean up, and an acceptance is known not to have happened.
 var ErrNotDone = errors.New("stet: nothing was done")
 

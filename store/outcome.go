@@ -2,28 +2,28 @@ package store
 
 import "fmt"
 
-// Face is what an operation came in by, and so what can replay its outcome exactly.
-type Face uint8
+// Adapter is what an operation came in by, and so what can replay its outcome exactly.
+type Adapter uint8
 
 const (
-	// FaceEngine is the engine itself, or a program that calls Begin and Settle.
-	FaceEngine Face = iota
-	// FaceHTTP is package stethttp.
-	FaceHTTP
-	// FaceGo is stet.Do, and the workers of package stetwork.
-	FaceGo
-	// FaceGRPC is a gRPC service.
-	FaceGRPC
-	// FaceMessage is package stetmsg.
-	FaceMessage
-	// FaceSQL is a service that settles by SQL.
-	FaceSQL
+	// AdapterEngine is the engine itself, or a program that calls Begin and Settle.
+	AdapterEngine Adapter = iota
+	// AdapterHTTP is package stethttp.
+	AdapterHTTP
+	// AdapterGo is stet.Do, and the workers of package stetwork.
+	AdapterGo
+	// AdapterGRPC is a gRPC service.
+	AdapterGRPC
+	// AdapterMessage is package stetmsg.
+	AdapterMessage
+	// AdapterSQL is a service that settles by SQL.
+	AdapterSQL
 )
 
 var faceNames = [...]string{"stet", "http", "go", "grpc", "msg", "sql"}
 
-// String returns the face's name in lower case.
-func (f Face) String() string {
+// String returns the adapter's name in lower case.
+func (f Adapter) String() string {
 	if int(f) < len(faceNames) {
 		return faceNames[f]
 	}

@@ -14,7 +14,7 @@ type Claim struct {
 type Settlement struct {
 	// State is Completed or Failed.
 	State State
-	// Result is what is handed out again, byte for byte.
+	// Result is what is returned again, byte for byte.
 	Result Result
 	// Gone marks an outcome without its result: it was too large to be kept,
 	// or it has expired. The operation still never runs again.
@@ -56,7 +56,7 @@ type Record struct {
 	// zero or less when it has run out. Only for Running.
 	LeaseLeft time.Duration
 	ClaimedAt time.Time
-	SettledAt time.Time // zero unless settled, released or parked
+	SettledAt time.Time // zero unless settled, released or marked unknown
 	ExpiresAt time.Time // when the result stops being replayed
 	ForgetAt  time.Time // when the record is forgotten; zero for Running, Unknown and Accepted, which never are
 
@@ -68,7 +68,7 @@ type Record struct {
 	// What only a WorkStore keeps, and only those of its methods return that
 	// say so.
 	Work       []byte // of an accepted operation that has not ended: what is to be run
-	Notes      Notes  // what its runs have noted down
+	Notes      Notes  // what its runs have stored
 	Cancelling bool   // its cancellation was asked for while it ran
 
 	// Outbox is what is to be sent yet, of a settled record. Only an OutboxStore keeps

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Result is what is handed out again, byte for byte, of a settled operation. A store
+// Result is what is returned again, byte for byte, of a settled operation. A store
 // keeps its parts as they are: in columns of their own, so that people and SQL can
 // read and write them, or together, as Marshal packs them. Two that are Equal are the
 // same outcome.
@@ -16,7 +16,7 @@ type Result struct {
 	// Type is the media type of Body, "" where it is not known: UTF-8 without
 	// control characters, of at most MaxLabel bytes.
 	Type string
-	// Head is what else the engine stores: face, reason, header, trailer and trace, with
+	// Head is what else the engine stores: adapter, reason, header, trailer and trace, with
 	// a checksum of all parts; or, where it encrypts, everything, and the other parts
 	// are empty. Of a result that was written by SQL, its header fields; nil for none. One
 	// without any byte is the same as nil.

@@ -51,8 +51,8 @@ const (
 	VerbFail
 	// VerbRelease gives the claim back, stating that nothing was executed.
 	VerbRelease
-	// VerbPark records that a lease ran out and the effect is not known.
-	VerbPark
+	// VerbMarkUnknown records that a lease ran out and the effect is not known.
+	VerbMarkUnknown
 	// VerbCommit is claim and completion in one transaction: the record comes
 	// into being settled.
 	VerbCommit
@@ -94,7 +94,7 @@ var transitions = []transition{
 	{Running, VerbComplete, Completed},
 	{Running, VerbFail, Failed},
 	{Running, VerbRelease, Retryable},
-	{Running, VerbPark, Unknown},
+	{Running, VerbMarkUnknown, Unknown},
 	{Unknown, VerbComplete, Completed},
 	{Unknown, VerbFail, Failed},
 	{Unknown, VerbRelease, Retryable},

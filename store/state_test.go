@@ -74,7 +74,7 @@ func TestStateMachinePageIsGenerated(t *testing.T) {
 func TestNextHasTheseArrowsAndNoOthers(t *testing.T) {
 	arrows := map[State]map[Verb]State{
 		None:      {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed, VerbAccept: Accepted},
-		Running:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbPark: Unknown, VerbReturn: Accepted},
+		Running:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbMarkUnknown: Unknown, VerbReturn: Accepted},
 		Unknown:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbReturn: Accepted},
 		Retryable: {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed, VerbAccept: Accepted},
 		Accepted:  {VerbTake: Running, VerbCancel: Failed},

@@ -39,7 +39,7 @@ import (
 // hides no other: a store that shares one round trip between calls gives each its own
 // error, and a call about many records returns a *PartialError. Retention.Tombstone is
 // never shorter than Result: callers see to that. Results are never modified, neither those
-// handed in nor those handed out, so both sides may keep them. store/storetest holds an
+// handed in nor those returned, so both sides may keep them. store/storetest holds an
 // implementation to all of this.
 type Store interface {
 	// Claim takes the right to run an operation if it is free.
@@ -51,12 +51,12 @@ type Store interface {
 	//     whatever its state;
 	//   - Running under req.Owner: the record (the reply of an earlier,
 	//     identical call was lost);
-	//   - Running with a lease that has run out: parked as Unknown, returned;
+	//   - Running with a lease that has run out: marked unknown, returned;
 	//   - Retryable, last claimed by another owner: Running under req.Owner,
 	//     with a greater fence and the next attempt. (An owner claims once: a
 	//     claim that was delayed on its way must not run after its release. One
 	//     that is overtaken by another owner's claim and release may be granted
-	//     to no caller, and is parked; that is safe.)
+	//     to no caller, and is marked unknown; that is safe.)
 	//   - anything else: the record unchanged. Past its ExpiresAt a settled
 	//     record is returned as Gone, whether or not it was swept.
 	//
@@ -67,7 +67,7 @@ type Store interface {
 
 	// Extend renews the leases of claims, each to lease from now. A claim is
 	// renewed if its record is Running and has its fence, even when the
-	// lease has run out meanwhile: no other caller ran it. It returns the claims
+	// lease has run out in the meantime: no other caller ran it. It returns the claims
 	// that are lost. With a *PartialError, all claims that are neither lost nor
 	// named by it are renewed.
 	Extend(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
@@ -103,12 +103,12 @@ type ClaimRequest struct {
 	Label       Label
 	// Queued is for Accept and AcceptTx: the caller hands the operation to a queue
 	// itself, so Due leaves it alone for that long, or for its delay if that is longer.
-	// It can be taken meanwhile.
+	// It can be taken in the meantime.
 	Queued time.Duration
 	// Outside is for Claim, on an OutsideStore: the effects of the run and its outcome are
 	// one transaction outside of this process, which compares the fence. So a run that has
 	// not settled had no effect, and has none once its claim has ended: when its lease has
-	// run out the record is Retryable, where it would be parked. Claim grants it at once.
+	// run out the record is Retryable, where it would be marked unknown. Claim grants it at once.
 	Outside bool
 }
 
@@ -147,10 +147,10 @@ type TxStore[Tx any] interface {
 	//
 	// It reads the record first and, as Claim does, answers ErrMismatch, or
 	// returns a record that does not allow a run, without calling fn (a
-	// lapsed Running record is parked, durably). Otherwise it calls fn once
+	// lapsed Running record is marked unknown, durably). Otherwise it calls fn once
 	// with the record to be: Running, with req.Owner, its new fence and
 	// attempt. If fn returns an error or panics, everything is rolled back
-	// and that error is returned, or the panic goes on. Else the settled
+	// and that error is returned, or the panic continues. Else the settled
 	// record is written with fn's outcome, the transaction is committed, and
 	// the record returned has req.Owner.
 	//
@@ -242,8 +242,8 @@ type Browser interface {
 
 // Swept is what one Sweep did.
 type Swept struct {
-	Parked  int  // running records that became unknown
-	Expired int  // results that became tombstones
-	Purged  int  // records that were removed
-	More    bool // there is more to look at now
+	MarkedUnknown int  // running records that became unknown
+	Expired       int  // results that became tombstones
+	Purged        int  // records that were removed
+	More          bool // there is more to look at now
 }

@@ -20,7 +20,7 @@ import (
 //     its lease has run out; Extend puts that off, but need not bring it forward.
 //     Whatever would make it Unknown (a claim, an acceptance, a sweep) makes it
 //     Accepted instead, to be taken at once; when it is due stays as it was.
-//   - Notes and Cancelling stay with a record that is parked, released, returned,
+//   - Notes and Cancelling stay with a record that is marked unknown, released, returned,
 //     or claimed, accepted or taken again, until it is settled or forgotten.
 type WorkStore interface {
 	Store
@@ -37,7 +37,7 @@ type WorkStore interface {
 	// Running under req.Owner, with a greater fence and the next attempt, and no
 	// longer due. A Repeatable run whose lease has run out is taken likewise.
 	// Running under req.Owner is returned; Running with a lease that
-	// has run out is otherwise parked as Unknown, and returned; anything else is returned
+	// has run out is otherwise marked unknown, and returned; anything else is returned
 	// unchanged, with the state None if there is none. What was accepted or
 	// returned is left alone, also if a queue brings it, until the time that it was
 	// to wait is over; that Due has returned it does not make it wait. The record
@@ -50,7 +50,7 @@ type WorkStore interface {
 
 	// Cancel settles an Accepted record that has the claim's fence with out,
 	// as Failed. If it is Running under that fence, it marks it as Cancelling:
-	// that is for its run to heed. Failed already under the same fence with the
+	// that is for its run to obey. Failed already under the same fence with the
 	// same outcome is a success. Otherwise, as for a Running record that was
 	// never accepted, ErrFenced. It returns the record, with its Work, Notes and
 	// Cancelling.
@@ -66,7 +66,7 @@ type WorkStore interface {
 	// Strike is Save for a record that is Unknown, and for no other. It takes out of the
 	// notes what they say to have been begun, and what was found out not to have
 	// happened, before Release. It is not for the run, whose late Save of what is
-	// parked must stay ErrFenced.
+	// marked unknown must stay ErrFenced.
 	Strike(ctx context.Context, c Claim, notes Notes) error
 
 	// Look is Read of a record with its Work, Notes and Cancelling.
@@ -86,7 +86,7 @@ type WorkStore interface {
 	Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Record, error)
 }
 
-// Notes are what the runs of an operation have noted down. Those of Version 0 are none.
+// Notes are what the runs of an operation have stored. Those of Version 0 are none.
 type Notes struct {
 	// Version grows with every write, so that one which was delayed on its way does
 	// not undo a later one. Save and Strike get one above 0.
@@ -141,7 +141,7 @@ type WorkTxStore[Tx any] interface {
 	TxStore[Tx]
 
 	// InTx runs fn once, in a transaction, and commits it. If fn returns an error or
-	// panics, it rolls back and returns that error, or the panic goes on. A store
+	// panics, it rolls back and returns that error, or the panic continues. A store
 	// may put off what SettleTx writes until the commit: SettleTx then returns nil,
 	// and InTx what it would have returned, ErrFenced for one. Any other error means
 	// that the commit's fate is not known; whatever then writes to a record that the

@@ -57,7 +57,7 @@ var body = func() []byte {
 	return b
 }()
 
-// options are those of all skins.
+// options are those of all adapters.
 var options = stethttp.Options{Scope: stethttp.SingleTenant}
 
 // listen is where a server listens, and how it is called.

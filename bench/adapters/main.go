@@ -1,4 +1,4 @@
-// Command skins measures what stet costs in each framework, for first requests and for
+// Command adapters measures what stet costs in each framework, for first requests and for
 // replays, beside the framework alone; and Fiber's own idempotency middleware beside
 // stetfiber's, on one Redis server. Then it counts executions where two processes get each
 // request at once, and fails if a key is executed twice behind stet.

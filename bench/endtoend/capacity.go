@@ -90,7 +90,7 @@ type steady struct {
 	most  int
 }
 
-// steady sends requests at a rate, and looks at the pool meanwhile. Each caller has times at
+// steady sends requests at a rate, and looks at the pool in the meantime. Each caller has times at
 // which it sends, so that a slow answer delays what comes behind it by no more than it must.
 func (n *neighbourhood) steady(ctx context.Context, t *target, c capacity) (*steady, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.long)

@@ -206,7 +206,7 @@ func cores(n float64) string {
 	return strconv.FormatFloat(n, 'f', 1, 64)
 }
 
-// connectionsFor is how many requests are under way at a rate (Little's law), twice, for peaks.
+// connectionsFor is how many requests are in progress at a rate (Little's law), twice, for peaks.
 func connectionsFor(rate float64, each time.Duration) int {
 	return max(2, int(2*rate*each.Seconds()+0.999))
 }

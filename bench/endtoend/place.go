@@ -194,7 +194,7 @@ func start(ctx context.Context, o order) (*child.Process, []string, error) {
 // used is what processes have used: the service, PostgreSQL, Redis.
 type used [3]time.Duration
 
-// used looks for the processes anew each time, as a pool may open connections meanwhile.
+// used looks for the processes anew each time, as a pool may open connections in the meantime.
 func (n *neighbourhood) used(t *target) (u used, err error) {
 	for i, pids := range [3][]int{{t.process.PID()}, n.postgres.PIDs(), n.redis.PIDs()} {
 		if u[i], err = cpu.Used(pids...); err != nil {

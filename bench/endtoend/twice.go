@@ -10,7 +10,7 @@ import (
 	"github.com/stet-go/stet/bench/internal/post"
 )
 
-// pairs is how many keys are under way at a time.
+// pairs is how many keys are in progress at a time.
 const pairs = 8
 
 // twoProcesses sends each key to two processes of a contender at once.

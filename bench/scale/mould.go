@@ -21,7 +21,7 @@ import (
 const late = 33
 
 // multiply makes size records of the first one, columns and all, by COPY: it changes what
-// tells operations apart, and moves the times. The table has no index meanwhile, and gets
+// tells operations apart, and moves the times. The table has no index in the meantime, and gets
 // them back as they were. The index of IDs is built as full as one that has grown in no
 // order is. There is room where twice as many records have been removed as then come after a
 // checkpoint, as they do in five minutes at 1,000 a second where there are ten million. Those

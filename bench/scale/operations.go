@@ -26,7 +26,7 @@ func receipt(key string) stet.Outcome {
 	body := `{"id":"pay_1NirD82eZvKYlo2C","object":"payment","amount":4200,"currency":"eur","status":"succeeded","key":"` + key + `","note":"`
 	body += strings.Repeat("r", 198-len(body)) + `"}`
 	return stet.Outcome{
-		Face: store.FaceHTTP, Status: 201, Type: "application/json", Body: []byte(body),
+		Adapter: store.AdapterHTTP, Status: 201, Type: "application/json", Body: []byte(body),
 		Header: []store.Field{{Name: "Location", Values: []string{"/v1/payments/pay_1NirD82eZvKYlo2C"}}},
 	}
 }

@@ -221,6 +221,6 @@ func (p *place) check(ctx context.Context) error {
 }
 
 func same(a, b stet.Outcome) bool {
-	return a.Status == b.Status && a.Type == b.Type && string(a.Body) == string(b.Body) && a.Failed == b.Failed && a.Face == b.Face &&
+	return a.Status == b.Status && a.Type == b.Type && string(a.Body) == string(b.Body) && a.Failed == b.Failed && a.Adapter == b.Adapter &&
 		slices.EqualFunc(a.Header, b.Header, func(x, y store.Field) bool { return x.Name == y.Name && slices.Equal(x.Values, y.Values) })
 }

@@ -215,7 +215,7 @@ func measureStore(ctx context.Context, name string, c *counter, start func() (*p
 	return b.figures, nil
 }
 
-// accepted counts an operation that is accepted, and what others find of it meanwhile and later.
+// accepted counts an operation that is accepted, and what others find of it in the meantime and later.
 func (b *bench) accepted(ctx context.Context, warm bool) error {
 	key := fmt.Sprint("accepted", warm)
 	find := func(what found, body string) error {
@@ -261,7 +261,7 @@ func (b *bench) path(ctx context.Context, p, second path, warm bool) error {
 }
 
 // count counts the round trips of a call by a process, also of what it leaves to be done
-// behind its answer, without those of calls that are counted meanwhile. What it finds must be
+// behind its answer, without those of calls that are counted in the meantime. What it finds must be
 // what.
 func (b *bench) count(ctx context.Context, on *process, path string, what found, keep bool, call func() (found, error)) error {
 	before, err := b.settled(ctx, on)

@@ -230,7 +230,7 @@ func TestConsumersThatAreKilledHaveEachMessageSettledOnce(t *testing.T) {
 			for i := range messages {
 				key := fmt.Sprint("order ", i%50) // three copies of each
 				b.does(key, func(_ http.ResponseWriter, r *http.Request, n int) error {
-					return b.pay(r, n, nil, func() { time.Sleep(20 * time.Millisecond) }) // a consumer dies meanwhile
+					return b.pay(r, n, nil, func() { time.Sleep(20 * time.Millisecond) }) // a consumer dies in the meantime
 				})
 				s.send(key, "pay")
 			}
@@ -310,7 +310,7 @@ func (s *plain) start(t *testing.T) {
 		if wait != nil {
 			<-wait
 		}
-		time.Sleep(5 * time.Millisecond) // a consumer dies meanwhile
+		time.Sleep(5 * time.Millisecond) // a consumer dies in the meantime
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	_ = server.Listener.Close()

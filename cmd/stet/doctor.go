@@ -138,7 +138,7 @@ const (
 	releaseTimeout = 5 * time.Second // of the scratch claim
 )
 
-// cleanup finds out whether dead runs are parked.
+// cleanup finds out whether expired runs are marked unknown.
 func cleanup(ctx context.Context, s *storage) finding {
 	const name = "clean-up"
 	browser, can := store.As[store.Browser](s.Store)
@@ -189,7 +189,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 	}
 	took := time.Since(before)
 	found := []finding{ok("claim", "granted in %v", took.Round(10*time.Microsecond)), clock(rec.ClaimedAt, before, took)}
-	// check reports whether to go on: an error that is no answer says nothing of
+	// check reports whether to continue: an error that is no answer says nothing of
 	// the store's promises, and neither would the checks after it.
 	check := func(name, what string, rec store.Record, err error, holds bool) bool {
 		switch answer := err == nil || stet.KindOf(err) == stet.KindMismatch || stet.KindOf(err) == stet.KindFenced; {
@@ -231,7 +231,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 }
 
 // leaveNothing releases the scratch claim where an interrupt or an error left it,
-// also if only the reply was lost: it would be unknown for ever.
+// also if only the reply was lost: it would be unknown permanently.
 func leaveNothing(ctx context.Context, st store.Store, req store.ClaimRequest, keep store.Retention) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()

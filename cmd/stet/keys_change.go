@@ -233,7 +233,7 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) er
 			err = wanted.Check()
 		}
 		if err == nil {
-			_, err = wanted.Verdict(operatorHTTP.Outcome)
+			_, err = wanted.Resolution(operatorHTTP.Outcome)
 		}
 		if err == nil && wanted.Response != nil && c.admin == "" {
 			err = c.sealed()

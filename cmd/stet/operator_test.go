@@ -61,7 +61,7 @@ func newShop(t *testing.T) *shop {
 	claim("dead", time.Minute)
 	claim("unknown", time.Minute)
 	now = now.Add(2 * time.Minute)
-	claim("unknown", time.Minute) // parks it
+	claim("unknown", time.Minute) // marks it unknown
 	return d
 }
 

@@ -81,7 +81,7 @@ func TestFlagGoesBeforeTheConfigurationAlsoWhenItIsReadAgain(t *testing.T) {
 	}
 }
 
-// A SIGHUP that comes while the process starts is heeded, and does not end it.
+// A SIGHUP that comes while the process starts is obeyed, and does not end it.
 func TestSignalOfTheFirstMomentReloadsTheConfiguration(t *testing.T) {
 	file := configured(t, "http://127.0.0.1:1", "")
 	for range 10 {

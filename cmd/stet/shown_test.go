@@ -13,7 +13,7 @@ import (
 )
 
 // What is shown of a stored response is the response: no bytes of the codec, and none
-// that a terminal would heed.
+// that a terminal would obey.
 func TestStoredResponseIsShownAsOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	store, err := sqlite.Open(t.Context(), file, sqlite.Options{})

@@ -57,7 +57,7 @@ func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum sto
 	for {
 		step := time.Now()
 		got, failed := s.Sweep(cmd.Context(), sweepStep)
-		sum.Parked += got.Parked
+		sum.MarkedUnknown += got.MarkedUnknown
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		sum.More = got.More
@@ -78,7 +78,7 @@ func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum sto
 }
 
 func sweptText(s store.Swept) string {
-	return fmt.Sprintf("%d results expired, %d records removed, %d dead runs made unknown", s.Expired, s.Purged, s.Parked)
+	return fmt.Sprintf("%d results expired, %d records removed, %d dead runs made unknown", s.Expired, s.Purged, s.MarkedUnknown)
 }
 
 func printSwept(cmd *cobra.Command, out format, s store.Swept) error {
@@ -88,7 +88,7 @@ func printSwept(cmd *cobra.Command, out format, s store.Swept) error {
 			Removed int  `json:"removed"`
 			Unknown int  `json:"unknown"`
 			More    bool `json:"more"`
-		}{s.Expired, s.Purged, s.Parked, s.More})
+		}{s.Expired, s.Purged, s.MarkedUnknown, s.More})
 	}
 	more := ""
 	if s.More {

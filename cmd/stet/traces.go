@@ -59,7 +59,7 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	return t, nil
 }
 
-// around has the spans of a request go on in the trace that its client began.
+// around has the spans of a request continue in the trace that its client began.
 func (t *traces) around(next http.Handler) http.Handler {
 	if t == nil {
 		return next

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestProxyTellsACollectorOfItsSpans: the trace of the client goes on in the
+// TestProxyTellsACollectorOfItsSpans: the trace of the client continues in the
 // proxy's spans and in the service, and nothing that must not be told is told.
 func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 	const trace, key, body = "0af7651916cd43dd8448eb211c80319c", "canary-key-4711", `{"canary":"body-4711"}`

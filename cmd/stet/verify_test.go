@@ -21,7 +21,7 @@ import (
 // freeAddr is an address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	addr, err := rig.FreeAddr() // which no connection takes meanwhile
+	addr, err := rig.FreeAddr() // which no connection takes in the meantime
 	if err != nil {
 		t.Fatal(err)
 	}

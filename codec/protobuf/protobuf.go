@@ -54,7 +54,7 @@ func MessageName(mediaType string) (protoreflect.FullName, bool) {
 // program. Equal messages have equal bytes, as long as package proto stays the
 // same. Other values, and nil, are for another codec: an engine makes JSON of them.
 //
-// A message is also read from JSON: protojson, as an HTTP face may have stored it, or what
+// A message is also read from JSON: protojson, as an HTTP adapter may have stored it, or what
 // encoding/json has made of the message, as the default codec has. JSON with fields that
 // the message does not have is refused.
 func Values() codec.Values { return values{} }

@@ -150,7 +150,7 @@ func TestReplyOfAnRPCIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	run, err := e.Begin(t.Context(), op)
-	if err != nil || run.Settle(t.Context(), stet.Outcome{Face: store.FaceGRPC, Status: 200, Type: mediaType, Body: body}) != nil {
+	if err != nil || run.Settle(t.Context(), stet.Outcome{Adapter: store.AdapterGRPC, Status: 200, Type: mediaType, Body: body}) != nil {
 		t.Fatal(err)
 	}
 	res, err := stet.Do(t.Context(), e, op, func(context.Context) (*wrapperspb.StringValue, error) { t.Error("ran again"); return nil, nil })

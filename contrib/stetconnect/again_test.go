@@ -15,8 +15,8 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// overtaken is a store whose first transaction is in vain: another one wrote the record
-// meanwhile, and gave it back.
+// overtaken is a store whose first transaction is without effect: another one wrote the record
+// in the meantime, and gave it back.
 type overtaken struct {
 	*sqlite.Store
 	done bool

@@ -167,13 +167,13 @@ func judge(err error, unconnected, late bool) error {
 
 // verdictOf says what the error of one attempt means. late says that the attempt's own
 // deadline passed.
-func verdictOf(err error, late bool) stetclient.Verdict {
+func verdictOf(err error, late bool) stetclient.Resolution {
 	shared, ok := errors.AsType[*connect.Error](err)
 	if !ok || shared == nil {
-		return stetclient.Verdict{}
+		return stetclient.Resolution{}
 	}
 	e := new(*shared) // Meta writes to it
-	v := stetclient.Verdict{After: retryAfter(e.Meta().Get("Retry-After"))}
+	v := stetclient.Resolution{After: retryAfter(e.Meta().Get("Retry-After"))}
 	said, refused := rpc.ReadStatus(statusOf(e))
 	v.After = max(v.After, said.After)
 	executed, worded := e.Meta()[http.CanonicalHeaderKey(rpc.ExecutedName)]
@@ -206,7 +206,7 @@ func unanswered(code connect.Code) bool {
 	return false
 }
 
-const maxSeconds = 1 << 31 // of Retry-After; more are as good as for ever
+const maxSeconds = 1 << 31 // of Retry-After; more are as good as permanently
 
 // retryAfter is the wait that Retry-After asks for in seconds; 0 if it does not.
 func retryAfter(value string) time.Duration {

@@ -25,7 +25,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// settle stores an outcome under the key "k", as another face does.
+// settle stores an outcome under the key "k", as another adapter does.
 func settle(t *testing.T, e *stet.Engine, out stet.Outcome) {
 	t.Helper()
 	run, err := e.Begin(t.Context(), stet.Op{Scope: "acct_1", Key: "k", Fingerprint: alike})
@@ -51,7 +51,7 @@ func TestAnOutcomeOfAnotherFaceIsToldAndNothingRunsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	json := stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`{"charge":7}`)}
+	json := stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: "application/json", Body: []byte(`{"charge":7}`)}
 	for what, c := range map[string]struct {
 		out      stet.Outcome
 		code     connect.Code
@@ -61,7 +61,7 @@ func TestAnOutcomeOfAnotherFaceIsToldAndNothingRunsAgain(t *testing.T) {
 		"JSON":             {out: json},
 		"HTML":             {page, connect.CodeFailedPrecondition, "RESULT_FOREIGN", stet.Executed},
 		"HTTP 409":         {refused, connect.CodeAborted, "HTTP_RESPONSE", stet.Executed},
-		"a failure of Do":  {stet.Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: "text/plain", Body: []byte("no")}, connect.CodeInternal, "OPERATION_FAILED", stet.MayHaveExecuted},
+		"a failure of Do":  {stet.Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: "text/plain", Body: []byte("no")}, connect.CodeInternal, "OPERATION_FAILED", stet.MayHaveExecuted},
 		"timed out":        {stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}, connect.CodeDeadlineExceeded, "PROCESSING_TIMED_OUT", stet.MayHaveExecuted},
 		"without a result": {stet.Outcome{Gone: true}, connect.CodeFailedPrecondition, "RESULT_EXPIRED", stet.Executed},
 	} {

@@ -50,7 +50,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 // invalid_argument, not_found, already_exists, failed_precondition or out_of_range, and one
 // that is stet.Permanent, is then stored in a second transaction, and retries receive it.
 // After any other error nothing is stored, and a retry runs again. If the commit finds that another transaction wrote the
-// record meanwhile, the handler may be called again for the same call, with a new
+// record in the meantime, the handler may be called again for the same call, with a new
 // transaction. The handler must not end the transaction, and must have no effects outside
 // of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
@@ -70,7 +70,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 }
 
 // Must returns v, or panics if err is not nil. It is for variables and for wiring that
-// cannot go on without.
+// cannot continue without.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -212,7 +212,7 @@ func TestTransactionThatTheHandlerFailedIsAborted(t *testing.T) {
 	st, runs := ledger(t), 0
 	s := serveTx(t, st, stetconnect.Options{}, func(ctx context.Context, req *connect.Request[text]) (*connect.Response[object], error) {
 		if runs++; runs == 1 {
-			_, _ = stetconnect.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+			_, _ = stetconnect.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and continues
 		}
 		return connect.NewResponse(receipt(1)), pay(ctx, req.Msg.GetValue())
 	})

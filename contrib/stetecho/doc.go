@@ -39,7 +39,7 @@
 // # Errors
 //
 // An error that a handler returns is answered inside, by Echo's HTTPErrorHandler, so that
-// the answer is the outcome, which is kept and replayed. The error goes on to what is
+// the answer is the outcome, which is kept and replayed. The error continues to what is
 // around, for its logs; by then the response is committed, so that an HTTPErrorHandler
 // which is called again must return, as Echo's own does. What an HTTPErrorHandler writes
 // nevertheless is dropped, and Options.ErrorLog told. Where something around has replaced

@@ -64,7 +64,7 @@ func (rs *routes) without(c echo.Context, next echo.HandlerFunc) bool {
 }
 
 // find looks a pattern up. As routes are registered before requests are served, it is
-// looked up once.
+// read once.
 func find(p pattern) handlers {
 	h := handlers{methods: make(map[string]bool)}
 	routers := []*echo.Router{p.e.Router()}

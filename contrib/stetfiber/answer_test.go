@@ -77,7 +77,7 @@ func TestAbortClosesTheConnection(t *testing.T) {
 	s.ran(1)
 }
 
-// TestTimeoutBehindTheMiddlewareIsUnknown: the handler goes on, whatever is answered for
+// TestTimeoutBehindTheMiddlewareIsUnknown: the handler continues, whatever is answered for
 // it, also with an answer that would let a retry run.
 func TestTimeoutBehindTheMiddlewareIsUnknown(t *testing.T) {
 	for name, config := range map[string]timeout.Config{

@@ -53,11 +53,11 @@
 // An answer of 404 or 405 because the router has found no handler, behind App.Use, is
 // not stored.
 //
-// Where the handler panics the outcome is stored, and the panic goes on: Fiber's server
+// Where the handler panics the outcome is stored, and the panic continues: Fiber's server
 // does not recover it, its middleware recover does. http.ErrAbortHandler ends the
 // connection without an answer.
 //
-// Fiber's timeout middleware answers while the handler goes on, and both use the same
+// Fiber's timeout middleware answers while the handler continues, and both use the same
 // context: the outcome is then unknown. stet.Policy.RunTimeout ends c.Context() instead.
 //
 // c.End and c.Drop write to the connection themselves, before an outcome is durable: a

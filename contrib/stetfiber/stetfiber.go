@@ -216,7 +216,7 @@ func (x *exchange) answerError(err error) {
 // timedOut reports whether timeout middleware has answered in place of this handler, or
 // is about to: then the response and its outcome are not the handler's. If that is around
 // this one, parent has ended, and the context is not ours any more; if it is behind, its
-// handler goes on.
+// handler continues.
 func (x *exchange) timedOut(parent context.Context) bool {
 	if x.c.IsAbandoned() {
 		x.lost = parent.Err() != nil
@@ -252,7 +252,7 @@ func (x *exchange) restore(resp *fasthttp.Response) {
 }
 
 // broken ends a request whose handler has panicked, with v, or has left by runtime.Goexit.
-// http.ErrAbortHandler ends the connection without a response; others go on.
+// http.ErrAbortHandler ends the connection without a response; others continue.
 func (x *exchange) broken(v any) {
 	ctx := x.c.RequestCtx()
 	if x.late == nil && !x.lost && !x.passed {

@@ -1,7 +1,7 @@
 //go:build !race
 
 // Fiber's timeout middleware writes into the response while the handler that it does not
-// wait for goes on: the race detector would find that.
+// wait for continues: the race detector would find that.
 package stetfiber_test
 
 import (

@@ -125,7 +125,7 @@ func (x *exchange) serve(h http.Handler) {
 // end as an empty 200.
 func (x *exchange) seal(returned bool) {
 	if !returned {
-		x.WriteHeader(http.StatusInternalServerError) // noted down, unless the response has begun
+		x.WriteHeader(http.StatusInternalServerError) // stored, unless the response has begun
 	} else {
 		if !x.wrote { // what is around may hold content back, to add fields for it
 			x.WriteHeaderNow()

@@ -97,7 +97,7 @@ func (w *writer) CloseNotify() <-chan bool {
 	return w.closed
 }
 
-// end lets go of what CloseNotify has begun.
+// end releases what CloseNotify has begun.
 func (w *writer) end() {
 	if w.stop != nil {
 		w.stop()

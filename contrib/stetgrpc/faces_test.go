@@ -61,7 +61,7 @@ func known(t testing.TB, eo stet.Options) *bench {
 	return b
 }
 
-// order is the fingerprint that both faces agree on.
+// order is the fingerprint that both adapters agree on.
 func order(amount string) store.Fingerprint {
 	return stet.NewFingerprint([]byte("charge"), []byte(amount))
 }
@@ -119,7 +119,7 @@ func TestWhatGRPCHasRunIsToldByTheOthers(t *testing.T) {
 	b.wantRuns(1)
 }
 
-// TestAnOrderByHTTPAndByGRPCRunsOnce: the faces meet where their scopes, keys and
+// TestAnOrderByHTTPAndByGRPCRunsOnce: the adapters meet where their scopes, keys and
 // fingerprints agree.
 func TestAnOrderByHTTPAndByGRPCRunsOnce(t *testing.T) {
 	b := known(t, stet.Options{})

@@ -59,7 +59,7 @@ type Options struct {
 	// Default: none.
 	Ref func(context.Context, *Call) string
 	// Fingerprint digests what a call asks for: the same key with another fingerprint is
-	// refused. Make it like that of another face where both are to share operations. An
+	// refused. Make it like that of another adapter where both are to share operations. An
 	// error refuses the call with INVALID_ARGUMENT. Default: the digest of the full method
 	// and the request, marshalled deterministically. A request that has no such bytes is
 	// refused: one that is no message of Protocol Buffers, and one with fields that the

@@ -84,7 +84,7 @@ func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 		}, want: "Unavailable", greedy: 1, usual: 1},
 		{name: "expired", md: []string{key, "a"}, before: func(b *bench) { settled(b, stet.Outcome{Gone: true}) }, want: "FailedPrecondition RESULT_EXPIRED executed", greedy: 1, usual: 1},
 		{name: "foreign", md: []string{key, "a"}, before: func(b *bench) {
-			settled(b, stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: "text/html", Body: []byte("<p>")})
+			settled(b, stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: "text/html", Body: []byte("<p>")})
 		}, want: "FailedPrecondition RESULT_FOREIGN executed", greedy: 1, usual: 1},
 		{name: "panicked", md: []string{key, "a"}, before: func(b *bench) { settled(b, stet.Outcome{Failed: true, Reason: store.ReasonPanicked}) },
 			want: "Internal HANDLER_PANICKED may have executed", greedy: 1, usual: 1},

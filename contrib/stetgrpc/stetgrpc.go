@@ -49,7 +49,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 // ALREADY_EXISTS, FAILED_PRECONDITION, OUT_OF_RANGE and an error that is stet.Permanent are
 // then stored in a second transaction, and retries receive them. After any other status
 // nothing is stored, and a retry runs again. If the commit finds that another
-// transaction wrote the record meanwhile, the handler may be called again for the same
+// transaction wrote the record in the meantime, the handler may be called again for the same
 // call. It must not end the transaction, and must have no effects outside of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	if te == nil {
@@ -67,7 +67,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	return i, nil
 }
 
-// Must returns v, or panics if err is not nil. It is for wiring that cannot go on
+// Must returns v, or panics if err is not nil. It is for wiring that cannot continue
 // without.
 func Must[T any](v T, err error) T {
 	if err != nil {

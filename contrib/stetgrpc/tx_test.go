@@ -201,7 +201,7 @@ func TestTransactionThatTheHandlerFailedIsAborted(t *testing.T) {
 	runs := 0
 	l.pays(func(ctx context.Context, _ string) (proto.Message, error) {
 		if runs++; runs == 1 {
-			_, _ = stetgrpc.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+			_, _ = stetgrpc.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and continues
 		}
 		return wrapperspb.String("paid"), nil
 	})

@@ -52,10 +52,10 @@
 // # Time
 //
 // Lambda ends the process when the function's timeout is over, and freezes it between
-// invocations. A run that is ended so is a dead run: rolled back in a transaction, else
+// invocations. A run that is ended so is an expired run: rolled back in a transaction, else
 // unknown once its lease is over. How long that operation counts as in progress is
 // stet.Policy.Lease, which does not depend on the function's timeout: the lease is renewed while
-// the run goes on, and lapses after the process has ended. An HTTP request that begins when no
+// the run continues, and lapses after the process has ended. An HTTP request that begins when no
 // time is left is answered with 503, and is not executed. Let stet.Policy.RunTimeout be shorter
 // than the function's timeout. Functions return only when all runs have ended, so no run is frozen.
 package stetlambda

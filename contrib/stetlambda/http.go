@@ -34,7 +34,7 @@ type HTTPHandler = func(context.Context, events.APIGatewayV2HTTPRequest) (events
 //
 // API Gateway joins fields of one name with commas, so two Idempotency-Keys arrive as one
 // field; stethttp refuses that. It gives an answer up after 30 s at most, with 503 or 504; the
-// function goes on, and a retry with the same key gets its outcome. Let stet.Policy.RunTimeout
+// function continues, and a retry with the same key gets its outcome. Let stet.Policy.RunTimeout
 // be shorter than the function's own timeout, at which Lambda ends the process.
 //
 // A response is sent as base64 if it is not UTF-8 or has a Content-Encoding. Set-Cookie

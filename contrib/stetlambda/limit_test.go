@@ -35,7 +35,7 @@ func TestRequestThatBeginsWithoutTimeIsNotExecuted(t *testing.T) {
 }
 
 // The time for which an operation counts as in progress is the policy's lease (1 s here), whatever
-// the function's limit is. It is renewed while the run goes on.
+// the function's limit is. It is renewed while the run continues.
 func TestRunOfAFunctionThatIsCutIsInProgressForItsLease(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stet.db")
 	s := newService(t, func() *exec.Cmd {

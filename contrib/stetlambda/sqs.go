@@ -72,7 +72,7 @@ type SQSHandler = func(context.Context, events.SQSEvent) (events.SQSEventRespons
 // The handler's context ends before the function's time does (SQSOptions.Reserve). If the
 // handler then returns the context's error, its outcome is unknown, unless it has declared
 // stet.NotExecuted, or marked the error as stet.Retryable or stet.Permanent. SQS waits for handlers that do not return: Lambda ends the process at the
-// timeout, and as nothing is left running, nothing goes on in a later invocation.
+// timeout, and as nothing is left running, nothing continues in a later invocation.
 //
 // Wrong options are errors of kind stet.KindInvalid.
 func SQS(engine *stet.Engine, o SQSOptions, handle func(ctx context.Context, m events.SQSMessage) (result []byte, err error)) (SQSHandler, error) {

@@ -37,7 +37,7 @@ func child(dir string) {
 	}
 	o := stet.Options{Policy: stet.Policy{Lease: time.Second}}
 	if os.Getenv("STETMCP_TEST_VERIFY") != "" {
-		o.Policy.Verify = func(context.Context, stet.Status) (stet.Verdict, error) {
+		o.Policy.Verify = func(context.Context, stet.Status) (stet.Resolution, error) {
 			return stet.ItHappened(stet.Outcome{Type: "text/plain; charset=utf-8", Body: []byte("it was paid")}), nil
 		}
 	}
@@ -89,7 +89,7 @@ func childOf(t *testing.T, dir string, env ...string) (*mcp.ClientSession, *exec
 	return c, cmd
 }
 
-// eventually repeats a call until the lease of a dead run has run out.
+// eventually repeats a call until the lease of an expired run has run out.
 func eventually(t *testing.T, c *mcp.ClientSession, p *mcp.CallToolParams, until func(*mcp.CallToolResult) bool) *mcp.CallToolResult {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {

@@ -69,7 +69,7 @@
 // Its context is that of the run: it does not end when the client leaves or cancels the call,
 // but when the lease is lost or the policy's RunTimeout is used up. stet.FromContext finds
 // the run in it. Progress, log messages, elicitation and sampling go to the client whose call
-// began the run. A caller of the same operation meanwhile waits for it, for Options.Wait.
+// began the run. A caller of the same operation in the meantime waits for it, for Options.Wait.
 //
 // # What becomes of what it returns
 //
@@ -78,7 +78,7 @@
 //     stet.Retryable says that nothing was executed: the caller gets it, and a retry runs.
 //   - A result that asks for input (InputRequests), and mcp.URLElicitationRequiredError, have not begun: nothing
 //     is stored, and the call with the answers runs under the same key. Have no effect before you ask.
-//   - A panic is stored as a failure, and goes on: the SDK does not stop it, so the process ends.
+//   - A panic is stored as a failure, and continues: the SDK does not stop it, so the process ends.
 //   - Declare(stet.MayHaveExecuted, 0), and a process that dies: the outcome is unknown, until a verifier, the
 //     reconciler or an operator decides.
 //

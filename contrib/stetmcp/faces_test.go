@@ -21,7 +21,7 @@ func order(args json.RawMessage) store.Fingerprint {
 	return stet.NewFingerprint([]byte("pay"), b)
 }
 
-// meeting is a server whose calls meet operations of other faces.
+// meeting is a server whose calls meet operations of other adapters.
 func meeting(t *testing.T) (*stet.Engine, *payments, *mcp.ClientSession) {
 	e := newEngine(t, stet.Options{})
 	srv := newPayments(t, e, stetmcp.Options{
@@ -41,14 +41,14 @@ func TestWhatWasDoneByAnotherFaceIsTold(t *testing.T) {
 		problem   string
 		structure bool
 	}{
-		"a-value":   {stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`{"n":1}`)}, `{"n":1}`, false, "", true},
-		"a-list":    {stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`[1]`)}, `[1]`, false, "", false},
-		"a-page":    {stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "text/plain; charset=utf-8", Body: []byte("paid")}, "paid", false, "", false},
-		"a-204":     {stet.Outcome{Face: store.FaceHTTP, Status: 204}, "Done. It has no result.", false, "", false},
-		"a-402":     {stet.Outcome{Face: store.FaceHTTP, Status: 402, Type: "application/json", Body: []byte(`{"no":"funds"}`)}, `{"no":"funds"}`, true, "", false},
-		"an-image":  {stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: "image/png", Body: []byte{1}}, "", true, "result-foreign", false},
-		"bad-json":  {stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: "application/json", Body: []byte(`{`)}, "", true, "result-foreign", false},
-		"an-error":  {stet.Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte("declined")}, "declined", true, "", false},
+		"a-value":   {stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: "application/json", Body: []byte(`{"n":1}`)}, `{"n":1}`, false, "", true},
+		"a-list":    {stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: "application/json", Body: []byte(`[1]`)}, `[1]`, false, "", false},
+		"a-page":    {stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "text/plain; charset=utf-8", Body: []byte("paid")}, "paid", false, "", false},
+		"a-204":     {stet.Outcome{Adapter: store.AdapterHTTP, Status: 204}, "Done. It has no result.", false, "", false},
+		"a-402":     {stet.Outcome{Adapter: store.AdapterHTTP, Status: 402, Type: "application/json", Body: []byte(`{"no":"funds"}`)}, `{"no":"funds"}`, true, "", false},
+		"an-image":  {stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: "image/png", Body: []byte{1}}, "", true, "result-foreign", false},
+		"bad-json":  {stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: "application/json", Body: []byte(`{`)}, "", true, "result-foreign", false},
+		"an-error":  {stet.Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte("declined")}, "declined", true, "", false},
 		"panicked":  {stet.Outcome{Failed: true, Reason: store.ReasonPanicked}, "", true, "operation-failed", false},
 		"exhausted": {stet.Outcome{Failed: true, Reason: store.ReasonExhausted}, "", true, "operation-failed", false},
 		"gone":      {stet.Outcome{Gone: true}, "", true, "result-expired", false},

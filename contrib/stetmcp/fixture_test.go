@@ -24,7 +24,7 @@ const (
 	policyName    = "io.github.stet-go/idempotency"
 )
 
-// must stops a test that cannot go on.
+// must stops a test that cannot continue.
 func must[T any](t testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()

@@ -172,7 +172,7 @@ func TestAnUnknownOutcomeIsToldInWords(t *testing.T) {
 }
 
 func TestWhatAVerifierFindsOutIsTold(t *testing.T) {
-	ask := func(context.Context, stet.Status) (stet.Verdict, error) {
+	ask := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Type: "application/json", Body: []byte(`{"number":7}`)}), nil
 	}
 	srv := newPayments(t, newEngine(t, stet.Options{Policy: stet.Policy{Verify: ask}}), single())

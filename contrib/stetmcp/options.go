@@ -66,7 +66,7 @@ type Options struct {
 	// is refused with words. At most store.MaxWait; stet.NoWait does not wait. Default DefaultWait.
 	Wait time.Duration
 	// Fingerprint, if set, is the digest of what a call asks for: for tools that share their
-	// operations with another face, such as an HTTP handler. Default: the tool, and its arguments
+	// operations with another adapter, such as an HTTP handler. Default: the tool, and its arguments
 	// in canonical form. The zero Fingerprint, and a panic, refuse the call.
 	Fingerprint func(*mcp.CallToolRequest) store.Fingerprint
 	// ErrorLog is where failures are logged that callers are not told of. Default slog.Default().

@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// An outcome of a tool is stored so that other faces can tell it, too. Its body is the
+// An outcome of a tool is stored so that other adapters can tell it, too. Its body is the
 // structured content, as JSON, or else the text. All the rest is in a field whose name no
 // HTTP header can have.
 const (
@@ -40,7 +40,7 @@ func outcomeOf(res *mcp.CallToolResult) (stet.Outcome, error) {
 	if err := json.Unmarshal(whole, &members); err != nil {
 		return stet.Outcome{}, err
 	}
-	out := stet.Outcome{Failed: res.IsError, Face: store.FaceGo, Status: 200, Type: textType}
+	out := stet.Outcome{Failed: res.IsError, Adapter: store.AdapterGo, Status: 200, Type: textType}
 	if body, ok := members[structured]; ok && !res.IsError {
 		out.Type, out.Body = jsonType, body
 		delete(members, structured)
@@ -75,7 +75,7 @@ func errorOutcome(e *jsonrpc.Error) (stet.Outcome, error) {
 	if err != nil {
 		return stet.Outcome{}, err
 	}
-	return stet.Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(e.Message),
+	return stet.Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: textType, Body: []byte(e.Message),
 		Header: []store.Field{{Name: errorField, Values: []string{string(head)}}}}, nil
 }
 

@@ -51,7 +51,7 @@ type TxProtector[T any] struct {
 // stored, this caller gets the error, and a retry runs again. A result with IsError that is
 // not an error's is an outcome like any other: it is committed, and replayed. The tool may be
 // called again for the same call with a new transaction, if another one has written the
-// record meanwhile; it must have no effects outside of the transaction. Tools that are not added
+// record in the meantime; it must have no effects outside of the transaction. Tools that are not added
 // by AddToolTx have no transaction, and run as New says.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxProtector[T], error) {
 	if te == nil {

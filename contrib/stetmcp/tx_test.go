@@ -230,7 +230,7 @@ func TestTransactionThatTheToolSpoiledIsAborted(t *testing.T) {
 	l.AddReceivingMiddleware(l.p.Middleware())
 	stetmcp.AddToolTx(l.Server, l.p, &mcp.Tool{Name: "pay"}, func(ctx context.Context, _ *mcp.CallToolRequest, in payArgs, tx *sql.Tx) (*mcp.CallToolResult, any, error) {
 		if runs++; runs == 1 {
-			_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+			_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and continues
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES (?)", in.Cents)
 		return nil, receipt{Number: 1, Cents: in.Cents}, err

@@ -165,7 +165,7 @@ func (g *guard) log() *slog.Logger { return cmp.Or(g.o.ErrorLog, slog.Default())
 func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	returned := false
 	defer func() {
-		if !returned { // by runtime.Goexit; else the subscriber would wait for ever
+		if !returned { // by runtime.Goexit; else the subscriber would wait permanently
 			m.Nack()
 		}
 	}()

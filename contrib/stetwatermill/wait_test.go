@@ -98,7 +98,7 @@ func TestMessageWhoseOutcomeIsGoneIsAcknowledgedAndReported(t *testing.T) {
 	})
 }
 
-// What was settled by another face, or by an operator, has no messages.
+// What was settled by another adapter, or by an operator, has no messages.
 func TestMessageThatWasExecutedElsewhereIsAcknowledged(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	var log stettest.Log

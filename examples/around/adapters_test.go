@@ -20,7 +20,7 @@ import (
 	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
-// router makes the skin of a router whose handlers are those of net/http.
+// router makes the adapter of a router whose handlers are those of net/http.
 func router(param func(r *http.Request, name string) string, serve func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler) adaptertest.Adapter {
 	return adaptertest.Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
@@ -136,7 +136,7 @@ type humaCall struct {
 }
 
 // answer runs handle until it has returned, or wants to write; then the response begins,
-// and handle goes on.
+// and handle continues.
 func (c *humaCall) answer(handle func(*humaCall) error) (*huma.StreamResponse, error) {
 	var err error
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {

@@ -1,4 +1,4 @@
-// Command faces books orders that are posted to /orders, that come from RabbitMQ, or both.
+// Command adapters books orders that are posted to /orders, that come from RabbitMQ, or both.
 // Each is booked once.
 package main
 
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// book writes an order down. Both faces call it, with its JSON.
+// book writes an order down. Both adapters call it, with its JSON.
 func book(ctx context.Context, tx *sql.Tx, order []byte) (receipt []byte, err error) {
 	var n int
 	err = tx.QueryRowContext(ctx, "INSERT INTO orders (body) VALUES (?) RETURNING rowid", string(order)).Scan(&n)

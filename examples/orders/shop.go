@@ -21,7 +21,7 @@ import (
 
 const (
 	lease        = 5 * time.Second // after a worker was killed its order waits for that long, and
-	recoverEvery = 2 * time.Second // how often dead runs are looked for
+	recoverEvery = 2 * time.Second // how often expired runs are looked for
 
 	maxCopies   = 100
 	operations  = "/v1/operations/"
@@ -77,7 +77,7 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	// Its steps see to it that nothing is shipped twice, so a dead run is repeated.
+	// Its steps see to it that nothing is shipped twice, so an expired run is repeated.
 	err = stetwork.HandleIdempotent(worker, "ship", func(ctx context.Context, or order) (parcel, error) { return s.ship(ctx, te, or, o.pack) })
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (s *shop[Tx]) prepare(w http.ResponseWriter, r *http.Request) (work stet.Wo
 	return work, true
 }
 
-// ship packs copy by copy, and goes on where an earlier attempt has ended. The
+// ship packs copy by copy, and continues where an earlier attempt has ended. The
 // shipment and that it was made are one commit.
 func (s *shop[Tx]) ship(ctx context.Context, te *stet.TxEngine[Tx], o order, pack time.Duration) (parcel, error) {
 	run := stet.FromContext(ctx)

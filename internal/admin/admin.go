@@ -57,7 +57,7 @@ type Record struct {
 	SettledAt   *time.Time `json:"settled_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
 	ForgetAt    *time.Time `json:"forget_at,omitempty"`
-	Face        string     `json:"face,omitempty"`     // what has stored the outcome
+	Adapter     string     `json:"face,omitempty"`     // what has stored the outcome
 	Reason      string     `json:"reason,omitempty"`   // why it failed, where no handler has said it
 	Result      []byte     `json:"result,omitempty"`   // base64
 	Response    *Response  `json:"response,omitempty"` // what a client gets that asks by HTTP

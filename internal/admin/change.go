@@ -65,7 +65,7 @@ func (c Change) To() string {
 	}
 }
 
-// Check returns what is wrong with the change, whichever operation it is about. Verdict
+// Check returns what is wrong with the change, whichever operation it is about. Resolution
 // checks its response.
 func (c Change) Check() error {
 	if err := plain("reason", c.Reason, MaxReason, "the audit says why a change was made"); err != nil {
@@ -116,9 +116,9 @@ func (c Change) checkVerdict() error {
 	return nil
 }
 
-// Verdict returns what a change that was checked says of a run; its error says what
+// Resolution returns what a change that was checked says of a run; its error says what
 // is wrong with the response. outcome is that of HTTP.
-func (c Change) Verdict(outcome func(status int, header http.Header, body []byte) (stet.Outcome, error)) (v stet.Verdict, err error) {
+func (c Change) Resolution(outcome func(status int, header http.Header, body []byte) (stet.Outcome, error)) (v stet.Resolution, err error) {
 	switch {
 	case c.Action == Expire:
 		return v, nil

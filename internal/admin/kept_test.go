@@ -8,7 +8,7 @@ import (
 )
 
 // Operators see the reference as the service gave it, and what a policy keeps beside it,
-// with nothing in it that a terminal would heed.
+// with nothing in it that a terminal would obey.
 func TestWhatIsKeptIsShownApart(t *testing.T) {
 	for stored, want := range map[string]admin.Record{
 		"order 7": {Ref: "order 7"},

@@ -126,7 +126,7 @@ func (l *Local) show(ctx context.Context, r *Record) error {
 		return &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
 	}
 	out := st.Outcome
-	r.Face, r.Reason, r.Result = out.Face.String(), out.Reason.String(), out.Body
+	r.Adapter, r.Reason, r.Result = out.Adapter.String(), out.Reason.String(), out.Body
 	status, header, body, err := l.HTTP.Response(out)
 	if err == nil {
 		r.Response = &Response{Status: status, Header: header, Body: body}
@@ -143,7 +143,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if err := c.Check(); err != nil {
 		return Entry{}, refuse(Invalid, err.Error())
 	}
-	verdict, err := c.Verdict(l.HTTP.Outcome)
+	verdict, err := c.Resolution(l.HTTP.Outcome)
 	if err != nil {
 		return Entry{}, refuse(Invalid, err.Error())
 	}
@@ -186,7 +186,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 }
 
 // do makes the change, at the store.
-func (l *Local) do(ctx context.Context, shown store.Record, c Change, verdict stet.Verdict) error {
+func (l *Local) do(ctx context.Context, shown store.Record, c Change, verdict stet.Resolution) error {
 	if c.Action != Expire {
 		return l.Engine.Resolve(ctx, shown, c.Class, verdict)
 	}

@@ -1,4 +1,4 @@
-// Package coding uses codecs of package codec as the engine and the faces do: JSON for what
+// Package coding uses codecs of package codec as the engine and the adapters do: JSON for what
 // a codec does not support, and errors for panics.
 package coding
 
@@ -96,7 +96,7 @@ func (w *worded) Unwrap() error { return w.error }
 // joinedForm is that of codec.JoinErrors: a list of forms with their data.
 const joinedForm = "application/vnd.stet.joined-errors+json"
 
-// Kept returns what a codec has kept of an error in that form, for faces that read the
+// Kept returns what a codec has kept of an error in that form, for adapters that read the
 // error of another. ok is false if there is nothing.
 func Kept(trailer []store.Field, form string) (data []byte, ok bool) {
 	for _, f := range trailer {

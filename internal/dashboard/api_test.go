@@ -240,7 +240,7 @@ func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
 	if rec := f.record("unknown"); rec.State != store.Completed || rec.Gone {
 		t.Errorf("a stale fence has changed it: %+v", rec)
 	}
-	// A verdict on what somebody else has resolved meanwhile, under the same fence.
+	// A resolution on what somebody else has resolved in the meantime, under the same fence.
 	dead := f.record("dead")
 	f.change("dead", "resolve", admin.Change{As: "completed"})
 	if a := f.change("dead", "release", admin.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != store.Completed {

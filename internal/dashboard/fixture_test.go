@@ -108,7 +108,7 @@ func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 	f.claim("dead", time.Minute, false)
 	f.claim("unknown", time.Minute, false)
 	f.now = f.now.Add(2 * time.Minute)
-	f.claim("unknown", time.Minute, false) // parks it
+	f.claim("unknown", time.Minute, false) // marks it unknown
 	if o.Token == "" && o.Authenticate == nil && !o.Loopback {
 		o.Token = token
 	}

@@ -30,7 +30,7 @@ const (
 
 	AcceptBefore Point = "accept.before"
 	AcceptAfter  Point = "accept.after"
-	StepBefore   Point = "step.before" // a step is about to be noted down
+	StepBefore   Point = "step.before" // a step is about to be stored
 	StepAfter    Point = "step.after"
 	RelayBefore  Point = "relay.before" // messages are about to be sent
 	RelaySent    Point = "relay.sent"   // and were; the store does not know yet

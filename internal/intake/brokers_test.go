@@ -379,7 +379,7 @@ func (b *simpleQueue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// take hands over what is visible; of a group nothing while one is not.
+// take passes what is visible; of a group nothing while one is not.
 func (b *simpleQueue) take(queue string, most, visibility int) (messages []any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

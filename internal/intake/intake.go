@@ -177,7 +177,7 @@ func (o Options) identity() stetmsg.Identity {
 	return stetmsg.Header(o.Scope, strings.TrimPrefix(o.ID, "header:"))
 }
 
-// operation is the operation of a message. What cannot be handed over as it is has none.
+// operation is the operation of a message. What cannot be passed as it is has none.
 func (o Options) operation(e stetmsg.Envelope) (op stet.Op, err error) {
 	if int64(len(e.Body)) > o.MaxBody {
 		return op, fmt.Errorf("the message has %d bytes; max_body is %d", len(e.Body), o.MaxBody)

@@ -86,7 +86,7 @@ func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 }
 
 // What is unknown waits for a service that can be asked: its copies must not use up the
-// deliveries meanwhile.
+// deliveries in the meantime.
 func TestWhatIsUnknownWaitsUntilTheServiceCanBeAsked(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		var knows atomic.Bool

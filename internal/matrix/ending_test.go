@@ -65,7 +65,7 @@ func unknown(r *stet.Run) { r.Declare(stet.MayHaveExecuted, 0) }
 func panics(*stet.Run)    { panic("oops") }
 func exits(*stet.Run)     { runtime.Goexit() }
 
-// endings by name. What a face does not have is left out, see has.
+// endings by name. What an adapter does not have is left out, see has.
 var endings = []ending{
 	{name: "value", run: returns("one", nil)},
 	{name: "error", status: 500, run: returns("", errBoom)},
@@ -133,7 +133,7 @@ func timedOut(ctx context.Context, _ *world) (string, error) {
 	return "", context.Cause(ctx)
 }
 
-// leaseLost has the run's record parked under it, as after a long pause.
+// leaseLost has the run's record marked unknown under it, as after a long pause.
 func leaseLost(ctx context.Context, w *world) (string, error) {
 	if _, err := w.store.Store.Extend(context.Background(), []store.Claim{w.record().Claim()}, time.Nanosecond); err != nil {
 		return "", err
@@ -143,7 +143,7 @@ func leaseLost(ctx context.Context, w *world) (string, error) {
 	return timedOut(ctx, w)
 }
 
-// resolved has an operator decide about a run that goes on.
+// resolved has an operator decide about a run that continues.
 func resolved(ctx context.Context, w *world) (string, error) {
 	_, err := leaseLost(ctx, w)
 	rec := w.record()
@@ -183,12 +183,12 @@ func inDoubtThen(err error, says ...func(*stet.Run)) func(context.Context, *worl
 	}
 }
 
-// faces by mode and name; of a worker's, how its handler is registered.
+// adapters by mode and name; of a worker's, how its handler is registered.
 var faces = []string{"lease http", "lease http flushed", "lease do", "lease message", "lease webhook",
 	"tx http", "tx http flushed", "tx do", "tx message", "tx webhook",
 	"accepted plain", "accepted idempotent", "accepted tx"}
 
-// has reports whether a face has an ending.
+// has reports whether an adapter has an ending.
 func has(face string, e ending) bool {
 	mode, name, _ := strings.Cut(face, " ")
 	worker, message, web := mode == "accepted", name == "message", strings.HasPrefix(name, "http")
@@ -211,7 +211,7 @@ func has(face string, e ending) bool {
 	}
 }
 
-// TestEveryEnding compares how runs end, by face, with testdata/endings.txt.
+// TestEveryEnding compares how runs end, by adapter, with testdata/endings.txt.
 func TestEveryEnding(t *testing.T) {
 	var rows [][]string
 	for _, face := range faces {
@@ -248,7 +248,7 @@ func end(t *testing.T, face string, e ending) []string {
 	return append(row, next(), fmt.Sprintf("ran %d, effects %d", w.runs, w.effects))
 }
 
-// ask returns how a face asks for the operation first, and how again.
+// ask returns how an adapter asks for the operation first, and how again.
 func (w *world) ask(face string) (first, next func() string) {
 	mode, name, _ := strings.Cut(face, " ")
 	inTx := mode == "tx"

@@ -22,7 +22,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// All faces name the same operation, and ask for the same.
+// All adapters name the same operation, and ask for the same.
 const (
 	scope, key, body = "scope", "key", "body"
 	workName         = "work"
@@ -35,7 +35,7 @@ var (
 	errRepeatable = errors.New("may be repeated")
 )
 
-// world is a store, an engine over it, and the handler that all faces call.
+// world is a store, an engine over it, and the handler that all adapters call.
 type world struct {
 	t      *testing.T
 	store  *lab

@@ -90,9 +90,9 @@ var writers = []writer{
 	}},
 	{name: "operator: completed, no response", brief: true, write: resolves(stet.Outcome{Gone: true})},
 	{name: "operator: failed, no response", brief: true, write: resolves(stet.Outcome{Failed: true, Gone: true})},
-	{name: "do protobuf", write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: rpc.Type("google.protobuf.StringValue"), Body: oneMessage})},
-	{name: "do another message", brief: true, write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: rpc.Type("google.protobuf.Empty"), Body: oneMessage})},
-	{name: "do gob", brief: true, write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/x-gob", Body: []byte("gob")})},
+	{name: "do protobuf", write: settles(stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: rpc.Type("google.protobuf.StringValue"), Body: oneMessage})},
+	{name: "do another message", brief: true, write: settles(stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: rpc.Type("google.protobuf.Empty"), Body: oneMessage})},
+	{name: "do gob", brief: true, write: settles(stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: "application/x-gob", Body: []byte("gob")})},
 	{name: "grpc reply", write: settles(rpc.End{Name: "google.protobuf.StringValue", Message: oneMessage, Header: rpc.Metadata{"x-request-id": {"7"}}}.Outcome())},
 	{name: "grpc empty reply", brief: true, write: settles(rpc.End{Name: "google.protobuf.Empty"}.Outcome())},
 	{name: "grpc not found", write: settles(rpc.End{Status: &status.Status{Code: 5, Message: "no such order"}}.Outcome())},
@@ -104,7 +104,7 @@ var writers = []writer{
 	{name: "sql failed", brief: true, clear: true, write: bySQL(store.Failed, store.Result{Status: 500, Type: "text/plain", Body: []byte("boom")})},
 	{name: "sql failed, no response", brief: true, clear: true, write: bySQL(store.Failed, store.Result{})},
 	{name: "verifier: completed, no result", brief: true, write: resolves(stet.Outcome{})},
-	{name: "verifier: completed, JSON", brief: true, write: resolves(stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`"one"`)})},
+	{name: "verifier: completed, JSON", brief: true, write: resolves(stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: "application/json", Body: []byte(`"one"`)})},
 }
 
 func cancel(w *world) {
@@ -116,7 +116,7 @@ func cancel(w *world) {
 // dies leaves a run behind whose lease has run out.
 func dies(w *world) {
 	run := must(w.engine.Begin(context.Background(), w.op()))
-	if err := run.Park(context.Background()); err != nil {
+	if err := run.MarkUnknown(context.Background()); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -133,7 +133,7 @@ func resolves(out stet.Outcome) func(*world) {
 // oneMessage is the google.protobuf.StringValue of "one".
 var oneMessage = must(proto.Marshal(wrapperspb.String("one")))
 
-// settles writes an outcome as a face does that is not in this module.
+// settles writes an outcome as an adapter does that is not in this module.
 func settles(out stet.Outcome) func(*world) {
 	return func(w *world) {
 		run := must(w.engine.Begin(context.Background(), w.op()))
@@ -278,7 +278,7 @@ var conditions = []struct {
 	}},
 }
 
-// TestEveryReading compares what each face makes of each stored outcome with
+// TestEveryReading compares what each adapter makes of each stored outcome with
 // testdata/reading.txt.
 func TestEveryReading(t *testing.T) {
 	var rows [][]string
@@ -350,7 +350,7 @@ func (w *world) reads(happen func(*world), key bool, read func(*world) string) (
 	if other.runs > 0 {
 		answer += fmt.Sprintf(" RAN %d", other.runs)
 	}
-	time.Sleep(time.Minute) // for what goes on in the background
+	time.Sleep(time.Minute) // for what continues in the background
 	state = w.record().State.String()
 	if w.record().Gone {
 		state += ", gone"

@@ -140,7 +140,7 @@ func TestAnswersOfAService(t *testing.T) {
 	for name, c := range map[string]struct {
 		more    string
 		route   string
-		answers []int // of each attempt; the last one goes on
+		answers []int // of each attempt; the last one continues
 		status  int
 		problem string
 		runs    int

@@ -13,7 +13,7 @@ import (
 )
 
 // answering is a service that answers with these bytes, each on a connection of its own; the
-// last ones go on.
+// last ones continue.
 func answering(t *testing.T, answers []string) *service {
 	var n atomic.Int32
 	return serve(t, false, func(w http.ResponseWriter, r *http.Request) {

@@ -236,7 +236,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// A request that is being served goes on under the configuration it began with.
+// A request that is being served continues under the configuration it began with.
 func TestReloadLetsRequestsEnd(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	s := serve(t, false, blockingHandler(arrived, leave))

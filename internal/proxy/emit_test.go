@@ -346,7 +346,7 @@ func TestTargetThatIsAwayGetsEverythingOnceItIsBack(t *testing.T) {
 	if !slices.Equal(slices.Sorted(maps.Keys(ids)), slices.Sorted(maps.Keys(want))) {
 		t.Errorf("sent were %v; want %v", ids, want)
 	}
-	// The target that was not away is not sent the same again and again meanwhile.
+	// The target that was not away is not sent the same again and again in the meantime.
 	if n := len(other.taken()); n != 20 {
 		t.Errorf("the other target got %d messages; want 20", n)
 	}

@@ -55,7 +55,7 @@ func set(t *testing.T, file string, keys ...key) {
 	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(file+".new", file); err != nil { // as one that is read meanwhile should be replaced
+	if err := os.Rename(file+".new", file); err != nil { // as one that is read in the meantime should be replaced
 		t.Fatal(err)
 	}
 }

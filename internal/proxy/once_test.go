@@ -148,7 +148,7 @@ func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 }
 
 func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
-	addr, err := rig.FreeAddr() // which no connection takes meanwhile
+	addr, err := rig.FreeAddr() // which no connection takes in the meantime
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func (r *reconciler) selects(st stet.Status) bool {
 }
 
 // verify is a reconcile.Options.Verify. It is called for selected operations only.
-func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 	v := r.verifiers[st.Op.Class]
 	if v == nil {
 		return stet.CannotKnow(), fmt.Errorf("proxy: the class %q has no verifier", st.Op.Class)

@@ -376,7 +376,7 @@ func TestReconcileTrustsTheAuthorityOfTheService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); err != nil {
+	if err := run.MarkUnknown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for i, ca := range []string{"", ", ca: " + authority} {

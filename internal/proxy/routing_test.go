@@ -172,7 +172,7 @@ func TestMethodsThatARouteLeavesOutPass(t *testing.T) {
 	}
 }
 
-// Some services heed what overrides the method of any request.
+// Some services obey what overrides the method of any request.
 func TestMethodIsNotOverriddenByOneThatIsProtected(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	for more, routes := range map[string]string{"": "[{path: /payments}]", "unrouted: pass\n": "[{path: /payments, methods: [POST]}, {path: /open, pass: true}]"} {

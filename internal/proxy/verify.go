@@ -52,7 +52,7 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 var errUnanswered = errors.New("proxy: asking the service")
 
 // verify is a stet.Policy.Verify. Only a clear response resolves the operation.
-func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 	if !v.finds(st) {
 		return stet.CannotKnow(), fmt.Errorf("proxy: the service is not asked: the record keeps nothing to find the operation by (verify.by: %s)", v.by)
 	}
@@ -109,7 +109,7 @@ func (v *verifier) finds(st stet.Status) bool {
 }
 
 // outcome returns the operation's response.
-func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
+func (v *verifier) outcome(res *http.Response) (stet.Resolution, error) {
 	status := http.StatusOK
 	if s := res.Header.Get(HeaderStatus); s != "" {
 		var err error

@@ -31,7 +31,7 @@ func (w *writes) Observe(ctx context.Context, ev observe.Event) {
 		if !errors.Is(ev.Err, context.Canceled) && !errors.Is(ev.Err, store.ErrDamaged) && stet.KindOf(ev.Err) != stet.KindDamaged {
 			w.failed(time.Now())
 		}
-	case observe.Claimed, observe.Settled, observe.Released, observe.Parked, observe.Accepted, observe.Resolved, observe.Relayed:
+	case observe.Claimed, observe.Settled, observe.Released, observe.MarkedUnknown, observe.Accepted, observe.Resolved, observe.Relayed:
 		w.mu.Lock()
 		w.since = time.Time{}
 		w.mu.Unlock()

@@ -120,7 +120,7 @@ func requirements(t *testing.T, dir string) (paths []string) {
 }
 
 // TestProgramsGetWhatTheyUseAndNothingElse: a program requires the modules of its store, of
-// its skin, and of structured fields, and has no framework in its graph that it does not use.
+// its adapter, and of structured fields, and has no framework in its graph that it does not use.
 func TestProgramsGetWhatTheyUseAndNothingElse(t *testing.T) {
 	repository := released(t)
 	env := consumer(t, repository)

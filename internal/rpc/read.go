@@ -21,7 +21,7 @@ import (
 )
 
 // Read returns what the caller of an RPC is told of an outcome that stands, of any
-// face. reply makes an empty message of the method's response; nil where that is not
+// adapter. reply makes an empty message of the method's response; nil where that is not
 // known: then only what an RPC has stored can be told. never says that the operation was
 // never begun. The trailer of a failure says that gRPC's own retry policy should not try
 // again.
@@ -39,14 +39,14 @@ func Read(out stet.Outcome, never bool, reply func() proto.Message) End {
 		return HandlerPanicked.End("", 0)
 	case !out.Reason.Returned():
 		return OperationFailed.End("", 0)
-	case out.Face == store.FaceGRPC:
+	case out.Adapter == store.AdapterGRPC:
 		return exact(out, reply)
 	}
 	if st, ok := keptStatus(out); ok {
 		return st
 	}
 	switch {
-	case out.Status >= http.StatusBadRequest && (out.Face == store.FaceHTTP || out.Face == store.FaceSQL):
+	case out.Status >= http.StatusBadRequest && (out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL):
 		return refused(out)
 	case out.Failed:
 		return failed(out)
@@ -138,14 +138,14 @@ func refused(out stet.Outcome) End {
 func foreign(out stet.Outcome, text string) End {
 	c := ResultForeign
 	info := &errdetails.ErrorInfo{Reason: c.Reason, Domain: Domain, Metadata: map[string]string{
-		ExecutionName: c.Execution.String(), RetryableName: "false", "face": out.Face.String(), "type": strings.ToValidUTF8(out.Type, "\uFFFD")}}
+		ExecutionName: c.Execution.String(), RetryableName: "false", "face": out.Adapter.String(), "type": strings.ToValidUTF8(out.Type, "\uFFFD")}}
 	return c.end(info, strings.ToValidUTF8(text, "\uFFFD"), 0, nil)
 }
 
-// translated tells of a success of another face: JSON, a message, or nothing.
+// translated tells of a success of another adapter: JSON, a message, or nothing.
 func translated(out stet.Outcome, reply func() proto.Message) End {
-	what := "of the face " + out.Face.String()
-	if out.Face == store.FaceHTTP || out.Face == store.FaceSQL && out.Status != 0 {
+	what := "of the face " + out.Adapter.String()
+	if out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL && out.Status != 0 {
 		what = "an HTTP response"
 	}
 	if out.Type != "" {
@@ -155,7 +155,7 @@ func translated(out stet.Outcome, reply func() proto.Message) End {
 	switch {
 	case reply == nil:
 		return misfit("; and the message that this method responds with is not known")
-	case out.Status >= 300 && (out.Face == store.FaceHTTP || out.Face == store.FaceSQL):
+	case out.Status >= 300 && (out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL):
 		return misfit(fmt.Sprintf(" with status %d", out.Status))
 	case encoded(out):
 		return misfit(" with a content coding")

@@ -1,8 +1,8 @@
-// Package rpc is how the outcome of an RPC is stored, and how an outcome of any face is
+// Package rpc is how the outcome of an RPC is stored, and how an outcome of any adapter is
 // told to the caller of an RPC. stetgrpc and stetconnect share it, so that each
 // replays what the other has stored.
 //
-// An RPC's outcome has the face store.FaceGRPC. Status is the HTTP status of its code,
+// An RPC's outcome has the adapter store.AdapterGRPC. Status is the HTTP status of its code,
 // 200 for OK; Type is application/protobuf with the full name of the message in the
 // parameter proto; Body is the message; Header is the header metadata. Trailer is the
 // trailing metadata, and as gRPC sends them on the wire grpc-status, and unless that is 0
@@ -95,7 +95,7 @@ func messageOf(contentType string) (name protoreflect.FullName, ok bool) {
 // failed.
 func (e End) Outcome() stet.Outcome {
 	e.Status = Valid(e.Status)
-	out := stet.Outcome{Face: store.FaceGRPC, Status: HTTPStatus(e.Status.GetCode()), Header: fields(e.Header), Trailer: fields(e.Trailer)}
+	out := stet.Outcome{Adapter: store.AdapterGRPC, Status: HTTPStatus(e.Status.GetCode()), Header: fields(e.Header), Trailer: fields(e.Trailer)}
 	add := func(name, value string) {
 		out.Trailer = append(out.Trailer, store.Field{Name: name, Values: []string{value}})
 	}

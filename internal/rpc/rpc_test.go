@@ -32,7 +32,7 @@ func anyOf(t *testing.T, m proto.Message) *anypb.Any {
 	return a
 }
 
-// kept is what a store gives back of an outcome.
+// kept is what a store releases of an outcome.
 func kept(t *testing.T, out stet.Outcome) stet.Outcome {
 	t.Helper()
 	e := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
@@ -115,34 +115,34 @@ func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
 		out  stet.Outcome
 		want string // value, or code and reason
 	}{
-		{"http 200 JSON", stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: json, Body: []byte(`"one"`)}, "one"},
-		{"http 201 +json", stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "application/x+json; charset=utf-8", Body: []byte(`"one"`)}, "one"},
-		{"http 204", stet.Outcome{Face: store.FaceHTTP, Status: 204}, ""},
-		{"http 200 message", stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: "application/proto", Body: raw}, "one"},
-		{"http 200 text", stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: "text/plain", Body: []byte("one")}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"http 200 gzip", stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: json, Body: []byte(`"one"`),
+		{"http 200 JSON", stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: json, Body: []byte(`"one"`)}, "one"},
+		{"http 201 +json", stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "application/x+json; charset=utf-8", Body: []byte(`"one"`)}, "one"},
+		{"http 204", stet.Outcome{Adapter: store.AdapterHTTP, Status: 204}, ""},
+		{"http 200 message", stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: "application/proto", Body: raw}, "one"},
+		{"http 200 text", stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: "text/plain", Body: []byte("one")}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
+		{"http 200 gzip", stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: json, Body: []byte(`"one"`),
 			Header: []store.Field{{Name: "Content-Encoding", Values: []string{"gzip"}}}}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"http 200 other JSON", stet.Outcome{Face: store.FaceHTTP, Status: 200, Type: json, Body: []byte(`{"id":1}`)}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"http 303", stet.Outcome{Face: store.FaceHTTP, Status: 303}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"http 404", stet.Outcome{Face: store.FaceHTTP, Status: 404, Type: json, Body: []byte(`{}`)}, "NOT_FOUND HTTP_RESPONSE executed"},
-		{"http 418", stet.Outcome{Face: store.FaceHTTP, Status: 418}, "FAILED_PRECONDITION HTTP_RESPONSE executed"},
-		{"http 500", stet.Outcome{Face: store.FaceHTTP, Status: 500, Failed: true}, "INTERNAL HTTP_RESPONSE may have executed"},
-		{"http 503", stet.Outcome{Face: store.FaceHTTP, Status: 503, Failed: true}, "UNAVAILABLE HTTP_RESPONSE may have executed"},
-		{"go value", stet.Outcome{Face: store.FaceGo, Status: 200, Type: json, Body: []byte(`"one"`)}, "one"},
-		{"go null", stet.Outcome{Face: store.FaceGo, Status: 200, Type: json, Body: []byte(`null`)}, ""},
-		{"go number", stet.Outcome{Face: store.FaceGo, Status: 200, Type: json, Body: []byte(`1`)}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"go message", stet.Outcome{Face: store.FaceGo, Status: 200, Type: Type("google.protobuf.StringValue"), Body: raw}, "one"},
-		{"go other message", stet.Outcome{Face: store.FaceGo, Status: 200, Type: Type("google.protobuf.BytesValue"), Body: raw}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
-		{"go error", stet.Outcome{Face: store.FaceGo, Status: 500, Failed: true, Type: "text/plain; charset=utf-8", Body: []byte("boom")}, "INTERNAL OPERATION_FAILED may have executed"},
-		{"go status", stet.Outcome{Face: store.FaceGo, Status: 500, Failed: true, Type: "text/plain", Body: []byte("x"),
+		{"http 200 other JSON", stet.Outcome{Adapter: store.AdapterHTTP, Status: 200, Type: json, Body: []byte(`{"id":1}`)}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
+		{"http 303", stet.Outcome{Adapter: store.AdapterHTTP, Status: 303}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
+		{"http 404", stet.Outcome{Adapter: store.AdapterHTTP, Status: 404, Type: json, Body: []byte(`{}`)}, "NOT_FOUND HTTP_RESPONSE executed"},
+		{"http 418", stet.Outcome{Adapter: store.AdapterHTTP, Status: 418}, "FAILED_PRECONDITION HTTP_RESPONSE executed"},
+		{"http 500", stet.Outcome{Adapter: store.AdapterHTTP, Status: 500, Failed: true}, "INTERNAL HTTP_RESPONSE may have executed"},
+		{"http 503", stet.Outcome{Adapter: store.AdapterHTTP, Status: 503, Failed: true}, "UNAVAILABLE HTTP_RESPONSE may have executed"},
+		{"go value", stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: json, Body: []byte(`"one"`)}, "one"},
+		{"go null", stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: json, Body: []byte(`null`)}, ""},
+		{"go number", stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: json, Body: []byte(`1`)}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
+		{"go message", stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: Type("google.protobuf.StringValue"), Body: raw}, "one"},
+		{"go other message", stet.Outcome{Adapter: store.AdapterGo, Status: 200, Type: Type("google.protobuf.BytesValue"), Body: raw}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
+		{"go error", stet.Outcome{Adapter: store.AdapterGo, Status: 500, Failed: true, Type: "text/plain; charset=utf-8", Body: []byte("boom")}, "INTERNAL OPERATION_FAILED may have executed"},
+		{"go status", stet.Outcome{Adapter: store.AdapterGo, Status: 500, Failed: true, Type: "text/plain", Body: []byte("x"),
 			Trailer: []store.Field{{Name: ":error", Values: []string{StatusForm, string(st)}}}}, "NOT_FOUND"},
-		{"message without a result", stet.Outcome{Face: store.FaceMessage}, ""},
-		{"message JSON", stet.Outcome{Face: store.FaceMessage, Type: json, Body: []byte(`"one"`)}, "one"},
-		{"message untyped", stet.Outcome{Face: store.FaceMessage, Body: []byte(`"one"`)}, "one"},
-		{"message failed", stet.Outcome{Face: store.FaceMessage, Failed: true, Body: []byte("boom")}, "INTERNAL OPERATION_FAILED may have executed"},
+		{"message without a result", stet.Outcome{Adapter: store.AdapterMessage}, ""},
+		{"message JSON", stet.Outcome{Adapter: store.AdapterMessage, Type: json, Body: []byte(`"one"`)}, "one"},
+		{"message untyped", stet.Outcome{Adapter: store.AdapterMessage, Body: []byte(`"one"`)}, "one"},
+		{"message failed", stet.Outcome{Adapter: store.AdapterMessage, Failed: true, Body: []byte("boom")}, "INTERNAL OPERATION_FAILED may have executed"},
 		{"stet, nothing", stet.Outcome{}, ""},
-		{"sql JSON", stet.Outcome{Face: store.FaceSQL, Status: 201, Type: json, Body: []byte(`"one"`)}, "one"},
-		{"sql 422", stet.Outcome{Face: store.FaceSQL, Status: 422}, "INVALID_ARGUMENT HTTP_RESPONSE executed"},
+		{"sql JSON", stet.Outcome{Adapter: store.AdapterSQL, Status: 201, Type: json, Body: []byte(`"one"`)}, "one"},
+		{"sql 422", stet.Outcome{Adapter: store.AdapterSQL, Status: 422}, "INVALID_ARGUMENT HTTP_RESPONSE executed"},
 		{"panicked", stet.Outcome{Failed: true, Reason: store.ReasonPanicked}, "INTERNAL HANDLER_PANICKED may have executed"},
 		{"timed out", stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}, "DEADLINE_EXCEEDED PROCESSING_TIMED_OUT may have executed"},
 		{"cancelled", stet.Outcome{Failed: true, Reason: store.ReasonCancelled}, "CANCELLED OPERATION_CANCELLED may have executed"},

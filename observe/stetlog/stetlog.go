@@ -3,7 +3,7 @@
 //	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{}), ErrorLog: slog.New(slog.DiscardHandler)})
 //
 // What an operator should look at is a warning or an error: a run that ended without
-// knowing its outcome (parked), lost its lease, was fenced off or taken over, a
+// knowing its outcome (marked unknown), lost its lease, was fenced off or taken over, a
 // store that failed, a request that ran unprotected, a message that was not sent. All else is at the level
 // debug. No key, scope or body is in a line; an error's text is what the store, or
 // the service's own Verify, said.
@@ -55,7 +55,7 @@ func levelOf(ev observe.Event) slog.Level {
 	switch ev.Kind {
 	case observe.StoreFailed, observe.Aborted, observe.FailedOpen, observe.Unsent:
 		return slog.LevelError
-	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.TakenOver:
+	case observe.MarkedUnknown, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.TakenOver:
 		return slog.LevelWarn
 	case observe.Replayed:
 		if ev.Err != nil { // what is stored was damaged
@@ -87,7 +87,7 @@ func attributes(ev observe.Event, level slog.Level) []slog.Attr {
 		list = append(list, slog.String("class", ev.Class))
 	}
 	if ev.Kind == observe.Swept {
-		list = append(list, slog.Int("parked", ev.Swept.Parked), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
+		list = append(list, slog.Int("parked", ev.Swept.MarkedUnknown), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
 	}
 	if ev.State != store.None {
 		list = append(list, slog.String("state", ev.State.String()))

@@ -43,7 +43,7 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 		err  error
 		want string
 	}{
-		{observe.Parked, nil, "WARN"}, {observe.LeaseLost, failed, "WARN"}, {observe.TimedOut, failed, "WARN"}, {observe.CutOff, failed, "WARN"}, {observe.Fenced, failed, "WARN"},
+		{observe.MarkedUnknown, nil, "WARN"}, {observe.LeaseLost, failed, "WARN"}, {observe.TimedOut, failed, "WARN"}, {observe.CutOff, failed, "WARN"}, {observe.Fenced, failed, "WARN"},
 		{observe.TakenOver, nil, "WARN"}, {observe.StoreFailed, failed, "ERROR"}, {observe.FailedOpen, failed, "ERROR"},
 		{observe.Replayed, failed, "ERROR"}, {observe.Resolved, failed, "WARN"}, {observe.Swept, failed, "WARN"},
 		{observe.InFlight, failed, "DEBUG"}, {observe.Replayed, nil, "DEBUG"}, {observe.Resolved, nil, "DEBUG"},
@@ -60,7 +60,7 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
 	id := store.Digest("", "s", "k")
 	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Settled, ID: id, Class: "payments", State: store.Completed, Fence: 7, Attempt: 2, Elapsed: time.Second},
-		observe.Event{Kind: observe.Swept, Swept: store.Swept{Parked: 1, Expired: 2, Purged: 3}})
+		observe.Event{Kind: observe.Swept, Swept: store.Swept{MarkedUnknown: 1, Expired: 2, Purged: 3}})
 	for i, want := range []string{
 		`{"attempt":2,"class":"payments","elapsed":1000000000,"fence":7,"id":"` + id.String()[16:28] + `","state":"completed"}`,
 		`{"expired":2,"parked":1,"purged":3}`,
@@ -77,7 +77,7 @@ func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
 // An ID begins with its scope's: cut there, it would be the same for all keys.
 func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
 	a, b := store.Digest("", "s", "a"), store.Digest("", "s", "b")
-	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Claimed, ID: a}, observe.Event{Kind: observe.Claimed, ID: b}, observe.Event{Kind: observe.Parked, ID: a})
+	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Claimed, ID: a}, observe.Event{Kind: observe.Claimed, ID: b}, observe.Event{Kind: observe.MarkedUnknown, ID: a})
 	if got[0]["id"] == got[1]["id"] || len(got[0]["id"].(string)) != 12 || got[2]["id"] != a.String() || !strings.Contains(a.String(), got[0]["id"].(string)) {
 		t.Errorf("got %v; want got[0][\"id\"] != got[1][\"id\"], len(got[0][\"id\"].(string)) == 12, got[2][\"id\"] == a.String(), strings.Contains(a.String(), got[0][\"id\"].(string))", got)
 	}
@@ -85,7 +85,7 @@ func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
 
 func TestQuietLoggerCostsNothing(t *testing.T) {
 	o := stetlog.New(stetlog.Options{Logger: slog.New(slog.DiscardHandler)})
-	ev := observe.Event{Kind: observe.Parked, ID: store.Digest("", "s", "k")}
+	ev := observe.Event{Kind: observe.MarkedUnknown, ID: store.Digest("", "s", "k")}
 	if n := testing.AllocsPerRun(100, func() { o.Observe(context.Background(), ev) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -120,7 +120,7 @@ func TestWithoutALoggerTheDefaultOneIsAsked(t *testing.T) {
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 	defer slog.SetDefault(old)
-	stetlog.New(stetlog.Options{}).Observe(t.Context(), observe.Event{Kind: observe.Parked})
+	stetlog.New(stetlog.Options{}).Observe(t.Context(), observe.Event{Kind: observe.MarkedUnknown})
 	if !strings.Contains(out.String(), `level=WARN msg="stet: parked"`) {
 		t.Errorf("%q", out.String())
 	}

@@ -102,7 +102,7 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 			m.runs.WithLabelValues(ev.Class).Observe(ev.Elapsed.Seconds())
 		}
 	case observe.Swept:
-		for what, n := range map[string]int{"parked": ev.Swept.Parked, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
+		for what, n := range map[string]int{"parked": ev.Swept.MarkedUnknown, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
 			m.swept.WithLabelValues(what).Add(float64(n))
 		}
 		m.behind.Set(0)

@@ -55,7 +55,7 @@ func TestWhatHappensIsCounted(t *testing.T) {
 		_, _ = st.Claim(ctx, store.ClaimRequest{ID: e.ID("s", "live"), Owner: store.NewOwner(), Lease: time.Hour})
 		time.Sleep(time.Minute)
 		_, _ = st.Sweep(ctx, 100)
-		m.Observe(ctx, observe.Event{Kind: observe.Swept, Swept: store.Swept{Parked: 1, More: true}})
+		m.Observe(ctx, observe.Event{Kind: observe.Swept, Swept: store.Swept{MarkedUnknown: 1, More: true}})
 		if err := m.Survey(ctx, st); err != nil || dead.Fence == 0 {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@
 //
 //	stet claim    until the claim is granted, an outcome found, or the request refused
 //	stet handler  the handler; the parent of the handler's own spans
-//	stet settle   until the outcome is durable, or the claim given back
+//	stet settle   until the outcome is durable, or the claim released
 //
 // The claim of a replay has a link to the handler's span of the run, in whatever
 // process and trace that was. It finds it in what is stored with the
@@ -116,7 +116,7 @@ func identity(ev observe.Event) []attribute.KeyValue {
 // not: they are what was asked for.
 func fails(ev observe.Event) bool {
 	switch ev.Kind {
-	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
+	case observe.MarkedUnknown, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
 		return true
 	}
 	return ev.Err != nil && ev.Kind != observe.InFlight && ev.Kind != observe.Mismatched

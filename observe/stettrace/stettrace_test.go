@@ -237,7 +237,7 @@ func (s *errStore) Claim(ctx context.Context, req store.ClaimRequest) (store.Rec
 func happen(t *testing.T) (p *process, seen map[string]string) {
 	t.Helper()
 	store := &errStore{Store: memory.New(memory.Options{})}
-	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		return stet.CannotKnow(), fmt.Errorf("no answer for %s of %s", st.Op.Key, st.Op.Scope)
 	}
 	entered, goOn := make(chan struct{}), make(chan struct{})

@@ -439,7 +439,7 @@ var broken = []bug{
 		}},
 }
 
-// recorder is a testing.TB that notes down what a case says.
+// recorder is a testing.TB that stores what a case says.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex

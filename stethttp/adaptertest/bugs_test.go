@@ -128,7 +128,7 @@ func insteadOf(status int, contentType ...string) func(http.ResponseWriter, *htt
 	}
 }
 
-// answersAnyway answers with what notes has noted down, if the middleware refuses it with a
+// answersAnyway answers with what notes has stored, if the middleware refuses it with a
 // problem.
 func answersAnyway(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
 	said := httptest.NewRecorder()

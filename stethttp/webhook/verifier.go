@@ -43,7 +43,7 @@ type Verifier interface {
 	// ErrMalformed, ErrForged or ErrStale; they are sent to the caller, and so hold no
 	// secret.
 	Verify(h http.Header, body []byte, now time.Time) (id string, content []byte, err error)
-	// Horizon is how long the sender goes on delivering a message.
+	// Horizon is how long the sender continues delivering a message.
 	Horizon() time.Duration
 }
 

@@ -6,7 +6,7 @@
 //		Verifier: webhook.Stripe(secret),
 //	}, func(ctx context.Context, d webhook.Delivery) error { … })
 //
-// A delivery is verified before it is looked up: without a valid signature, a caller
+// A delivery is verified before it is read: without a valid signature, a caller
 // learns nothing and stores nothing. It is acknowledged (200) only when its outcome is
 // durable.
 //
@@ -63,7 +63,7 @@ type Options struct {
 	Verifier Verifier
 	// Class names the policy, one of stet.Options.Classes; Policy is made for
 	// it. Its Retention.Result and Retention.Tombstone must be as long as the
-	// sender goes on delivering (Verifier.Horizon), or a message that has failed
+	// sender continues delivering (Verifier.Horizon), or a message that has failed
 	// would be acknowledged, and an old one be new again.
 	Class string
 	// MaxBody is the greatest body in bytes. Default DefaultMaxBody.
@@ -76,7 +76,7 @@ type Options struct {
 }
 
 // Policy returns a policy for webhooks: outcomes are kept for 7 days, and what
-// was handled is remembered for 30; both are longer than any sender here goes on
+// was handled is remembered for 30; both are longer than any sender here continues
 // delivering. ForgetReleased is set: after a delivery that had no effect, the next one may
 // have another body, with a new time of sending for one.
 func Policy() stet.Policy {
@@ -87,7 +87,7 @@ func Policy() stet.Policy {
 // message. Its context does not end when the sender hangs up. An error of handle
 // is the message's outcome, because an effect may have happened before it: use
 // an error that is stet.Retryable where none did, and the next delivery is
-// handled anew. A panic is an error and goes on.
+// handled anew. A panic is an error and continues.
 //
 // Wrong options are errors of kind stet.KindInvalid.
 func New(engine *stet.Engine, o Options, handle func(context.Context, Delivery) error) (http.Handler, error) {

@@ -16,7 +16,7 @@
 //
 // A copy has the message's headers, but for those that RabbitMQ would act on once
 // more, such as CC. While the copy cannot be published the message stays unacknowledged,
-// and the log says why: a quorum queue lets go of a message that is given back more
+// and the log says why: a quorum queue releases a message that is released more
 // often than its delivery limit, which is 20 by default from RabbitMQ 4 on. This
 // package replaces one that has come back ten times, because processes ended or
 // died, by a copy, which is counted from 0. The
@@ -137,7 +137,7 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 	return &Receiver{consumer: consumer, o: o, patience: answerTimeout, refusals: bootTime}, nil
 }
 
-// Run receives until ctx ends; then it receives no more, gives back what it has
+// Run receives until ctx ends; then it receives no more, releases what it has
 // not begun, ends what it has, and returns nil. It connects again when the
 // connection is lost, or the server has not answered for 30 s, as often as need
 // be. What the server refuses from the first time on, for 10 s (no such queue, no
@@ -215,7 +215,7 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 }
 
 // handle hands a message to the consumer. One that has come back too often, because
-// its processes died, is replaced by a copy first, before its queue lets go of it; so
+// its processes died, is replaced by a copy first, before its queue releases it; so
 // is one that its queue does not count, as it may kill the next process, too.
 func (r *Receiver) handle(ctx context.Context, d *delivery) {
 	if d.worn() {

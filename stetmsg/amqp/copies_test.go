@@ -95,7 +95,7 @@ func TestMessageStaysInHandWhileItsDeadLetterIsRefused(t *testing.T) {
 	defer stop()
 	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("five books")})
 	f.until(func() bool { return len(f.reasons("1")) == 1 })
-	time.Sleep(4 * time.Second) // it was given back each second, and gone after the third time
+	time.Sleep(4 * time.Second) // it was released each second, and gone after the third time
 	f.channel(func(ch *amqp091.Channel) {
 		if err := ch.QueueBind(dead, f.queue, exchange, false, nil); err != nil {
 			t.Fatal(err)

@@ -28,8 +28,8 @@ type shop struct {
 	server  *httptest.Server
 	stop    func()
 	booked  atomic.Int64
-	begun   chan string   // which face has begun to book; nil: not told
-	proceed chan struct{} // closed when it may go on
+	begun   chan string   // which adapter has begun to book; nil: not told
+	proceed chan struct{} // closed when it may continue
 }
 
 func (s *shop) book(face string) []byte {

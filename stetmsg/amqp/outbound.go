@@ -72,7 +72,7 @@ func (d *delivery) Retry(ctx context.Context, after time.Duration) error {
 	return d.replace(ctx, after, d.Deliveries())
 }
 
-// untried gives back a message that was received and not handled.
+// untried releases a message that was received and not handled.
 func (d *delivery) untried(ctx context.Context) error {
 	if number(d.Headers[returnsHeader]) < maxReturns {
 		return d.back()

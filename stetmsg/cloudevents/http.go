@@ -272,7 +272,7 @@ func weight(d stetmsg.Decision) int {
 func (h *receiver) decide(ctx context.Context, events []delivery) (worst stetmsg.Decision) {
 	heaviest := 0
 	for _, ev := range events {
-		within, cancel := context.WithTimeout(ctx, patience) // a run that has begun goes on
+		within, cancel := context.WithTimeout(ctx, patience) // a run that has begun continues
 		d := h.consumer.Decide(within, ev, 0)
 		cancel()
 		after := max(worst.After, d.After)

@@ -2,15 +2,15 @@
 // for a stetmsg.Consumer, through a pull consumer with explicit acknowledgement.
 //
 // In-progress pulses keep a message in flight. One that has to wait is
-// given back with a delay, and a dead letter is published to a subject of its
+// released with a delay, and a dead letter is published to a subject of its
 // own, with the reason in its headers, before the original is terminated.
 // JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
-// delivers nothing else meanwhile.
+// delivers nothing else in the meantime.
 //
 // On nats-server 2.9 the stream should keep its messages by limits (LimitsPolicy), and
 // not be a work queue (WorkQueuePolicy). After SIGKILL such a server has been seen to
 // have forgotten some acknowledgements, but not that it had removed what was
-// acknowledged: it then looked for that for ever, and delivered nothing of what was
+// acknowledged: it then looked for that permanently, and delivered nothing of what was
 // left. Those messages cannot reach the handler, and are lost when the stream's limits
 // or an operator remove them. Streams with limits did not show this.
 package jetstream
@@ -114,7 +114,7 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 	return &Receiver{consumer: consumer, o: o, every: max(wait/3, time.Millisecond)}, nil
 }
 
-// checkConsumer refuses a consumer with which messages would be lost, or come for ever.
+// checkConsumer refuses a consumer with which messages would be lost, or come permanently.
 func checkConsumer(ctx context.Context, o Options, info *jetstream.ConsumerInfo) error {
 	c := info.Config
 	switch {
@@ -161,7 +161,7 @@ func matches(filter, subject string) bool {
 	return len(names) == strings.Count(filter, ".")+1
 }
 
-// Run receives until ctx ends; then it receives no more, gives back what it has
+// Run receives until ctx ends; then it receives no more, releases what it has
 // not begun, ends what it has, and returns nil. While the server cannot be
 // reached it asks again.
 func (r *Receiver) Run(ctx context.Context) error {
@@ -217,7 +217,7 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 
 // subscription brings messages, and asks for more when half of those that it has asked
 // for are in flight. When there was no room for long, it ends; messages that it has
-// brought are handled all the same, and are extended meanwhile.
+// brought are handled all the same, and are extended in the meantime.
 type subscription struct {
 	r        *Receiver
 	ctx      context.Context
@@ -295,7 +295,7 @@ func (s *subscription) await() {
 	}
 }
 
-// note keeps the last of what has gone wrong. It logs what the subscription goes on
+// note keeps the last of what has gone wrong. It logs what the subscription continues
 // after.
 func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 	s.mu.Lock()

@@ -289,7 +289,7 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 	stop()
 	f.stopping = nil
 	n := len(begun)
-	// AckWait is long: only what was given back comes again.
+	// AckWait is long: only what was released comes again.
 	stop = f.run(func(context.Context, js.Msg) ([]byte, error) {
 		begun <- struct{}{}
 		return nil, nil

@@ -14,11 +14,11 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Kafka does not count deliveries, and in a transaction a dead run leaves no trace.
+// Kafka does not count deliveries, and in a transaction an expired run leaves no trace.
 // So attempts are counted in the metadata of the group's committed offset, but only
 // where they may matter: if no member before is known to have ended in order, for the
 // records that may have been in flight, which are those that follow the committed
-// offset. A record is noted down before it is handled; a process that dies of it
+// offset. A record is stored before it is handled; a process that dies of it
 // leaves the note to the next one.
 
 const (
@@ -87,8 +87,8 @@ type farewell struct {
 }
 
 // attempts returns how often a record was begun before, which is 0 for one that no
-// member before may have begun, and notes down that it is begun now. The first
-// record is noted down in any case, so that nothing says any more that the member
+// member before may have begun, and stores that it is begun now. The first
+// record is stored in any case, so that nothing says any more that the member
 // before has ended in order. It returns false if the worker is to end.
 func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 	w.mu.Lock()

@@ -22,7 +22,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// mortal is a network that can be cut for ever, which is what the death of a
+// mortal is a network that can be cut permanently, which is what the death of a
 // process is to the brokers.
 type mortal struct {
 	mu    sync.Mutex

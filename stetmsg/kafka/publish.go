@@ -66,7 +66,7 @@ func topic(name string) error {
 }
 
 // produce returns when all records have been acknowledged or refused, or ctx has
-// ended. ProduceSync would then go on waiting for a broker, because the client
+// ended. ProduceSync would then continue waiting for a broker, because the client
 // cannot take back a record that it has tried to send; such a one may still arrive.
 func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (err error) {
 	ends := make(chan error, len(recs))

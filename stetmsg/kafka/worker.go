@@ -37,7 +37,7 @@ type worker struct {
 }
 
 // push adds records; when many are waiting, no more are fetched. A nil worker,
-// of a partition that is gone, lets go of them.
+// of a partition that is gone, releases them.
 func (w *worker) push(recs []*kgo.Record) {
 	if w == nil || len(recs) == 0 {
 		return
@@ -101,7 +101,7 @@ func size(rec *kgo.Record) int {
 
 // run handles one record after the other, and each until it is done: marked, and
 // with the next commit never seen again. Where a handler ends its goroutine, with
-// runtime.Goexit, another one goes on.
+// runtime.Goexit, another one continues.
 func (w *worker) run() {
 	ended := false
 	defer func() {

@@ -94,7 +94,7 @@ const tooLarge = "InvalidParameterValue"
 // function answers with them as its batchItemFailures (set
 // ReportBatchItemFailures on the event source). Dead letters are among them,
 // because a function cannot put a message aside: the queue's redrive policy does,
-// and they are not run again meanwhile. With fifo, messages are handled one after
+// and they are not run again in the meantime. With fifo, messages are handled one after
 // the other, and those behind the first that has to come again are not begun; as
 // SQS counts them as received all the same, Options.MaxAttempts is then left to
 // the redrive policy.

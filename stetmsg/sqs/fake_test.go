@@ -115,7 +115,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// take hands over what is visible; of a group nothing while one is not.
+// take passes what is visible; of a group nothing while one is not.
 func (f *fake) take(c call) (messages []any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 )
 
 // A message that fails again and again is in front of others of its group, which
-// fail once. In a transaction attempts are counted by what SQS has handed over.
+// fail once. In a transaction attempts are counted by what SQS has passed.
 func TestPoisonMessageUsesUpNoAttemptsOfItsGroup(t *testing.T) {
 	f := newFixture(t)
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})

@@ -107,7 +107,7 @@ func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error
 
 func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
 
-// Run receives until ctx ends; then it receives no more, gives back what it has
+// Run receives until ctx ends; then it receives no more, releases what it has
 // not begun, ends what it has, and returns nil. After a failed call it asks
 // again.
 func (r *Receiver) Run(ctx context.Context) error {
@@ -135,7 +135,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 }
 
 // receive is one call, for which slots are reserved. It is not cut short when ctx ends: what SQS has handed
-// over meanwhile would be out of sight until its visibility timeout.
+// over in the meantime would be out of sight until its visibility timeout.
 func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiveWait+answerWait)
 	defer cancel()

@@ -10,7 +10,7 @@
 //	// worker.Run(ctx) publishes what is due, receiver.Run(ctx) has it run
 //
 // A message says which operation is to be run, and nothing of what it is about. It
-// is acknowledged when the operation has been looked after, however it ended:
+// is acknowledged when the operation has been watched, however it ended:
 // attempts, backoff and outcomes are the worker's, and one that has to be run again
 // is published again. What the broker loses is published again, too, after
 // stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message
@@ -105,11 +105,11 @@ func decide(ctx context.Context, it stet.Item, deliveries int, err error, log *s
 	switch {
 	case err == nil:
 		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.Handled, ID: it.ID}
-	case stet.KindOf(err) == stet.KindInvalid: // no handler: a message that came back for ever would hold up others
+	case stet.KindOf(err) == stet.KindInvalid: // no handler: a message that came back permanently would hold up others
 		log.ErrorContext(ctx, "stetwork/broker: an operation cannot be run here; it stays accepted", slog.String("name", it.Name), slog.String("class", it.Class),
 			slog.String("id", it.ID.String()), slog.Any("error", err))
 		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.NoHandler, ID: it.ID, Err: err}
-	case stet.KindOf(err) == stet.KindClosed: // another process may go on
+	case stet.KindOf(err) == stet.KindClosed: // another process may continue
 		d.Reason = stetmsg.Stopped
 	default:
 		d.Reason = stetmsg.Unavailable

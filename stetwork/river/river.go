@@ -13,12 +13,12 @@
 // Worker.Run, or to a stetwork.Dispatcher where only acceptances are made: the record
 // keeps what was accepted, and jobs are inserted afterwards, as many at a time as have
 // come. That does more in the same time (docs/speed.md), and an acceptance takes one
-// round trip less. But River knows of an operation only when it has been handed over:
+// round trip less. But River knows of an operation only when it has been passed:
 // call Engine.Wake after the commit, for that to be at once.
 //
 // A job says which operation is to be run, and nothing of what it is about.
 // Attempts, backoff and outcomes are the worker's: a job is complete when its
-// operation has been looked after, however it ended, and one that has to be
+// operation has been watched, however it ended, and one that has to be
 // run again gets another job. Running a job twice is harmless; so
 // river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
 // should not hold up for longer what River had given it: River gives a job to another
@@ -94,7 +94,7 @@ type worker struct {
 }
 
 // Timeout is longer than any run: the policy bounds that, and a job which ends
-// earlier is given back. Without a bound River would never rescue the jobs of a
+// earlier is released. Without a bound River would never rescue the jobs of a
 // process that was killed.
 func (k *worker) Timeout(job *river.Job[Args]) time.Duration {
 	p, ok := k.w.Engine().Policy(job.Args.Class)
@@ -122,13 +122,13 @@ func (k *worker) Work(ctx context.Context, job *river.Job[Args]) error {
 	}
 }
 
-// snoozes returns how often a job was put off, which River notes down in it.
+// snoozes returns how often a job was put off, which River stores in it.
 func snoozes(job *river.Job[Args]) int {
 	var noted struct {
 		Snoozes int `json:"snoozes"`
 	}
 	if json.Unmarshal(job.Metadata, &noted) != nil {
-		return maxSnoozes // it cannot be counted, so it must not go on for ever
+		return maxSnoozes // it cannot be counted, so it must not continue permanently
 	}
 	return noted.Snoozes
 }
@@ -182,7 +182,7 @@ func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
 // AcceptTx accepts an operation (see stet.TxEngine.Accept) and, if it is new, inserts its
 // job in the same transaction: both become durable with the caller's writes, or
 // neither does. Dispatchers leave the operation to that job for Options.Again, or for
-// Work.Queued if that is set. One with Work.After they hand over at its time as well: by
+// Work.Queued if that is set. One with Work.After they pass at its time as well: by
 // another clock its job may come before, and does nothing then. On an error the caller
 // must roll back.
 func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
@@ -202,7 +202,7 @@ func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], 
 
 // InsertTx inserts the job of an operation in the caller's transaction: that of its
 // acceptance, if it was accepted by stet.TxEngine.Accept or by a middleware that does so,
-// and is new. It is a job to be run at once; AcceptTx heeds Work.After, before which
+// and is new. It is a job to be run at once; AcceptTx obeys Work.After, before which
 // no operation is run. Set Work.Queued: otherwise the operation is due as well, and
 // handed to the queue a second time, which is harmless but twice the work. An error is
 // an *stet.Error of kind stet.KindStore, and the caller must roll back.

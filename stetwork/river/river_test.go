@@ -253,7 +253,7 @@ func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
 	must(t, err)
 	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET metadata = '{"snoozes": "often"}' WHERE metadata->>'snoozes' IS NULL`)
 	must(t, err)
-	early, err := b.order("ship", "Mansfield Park", nil)
+	early, err := b.order("ship", "Mansfield MarkUnknown", nil)
 	must(t, err)
 	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET metadata = '{"snoozes": 19}' WHERE metadata->>'snoozes' IS NULL`)
 	must(t, err)

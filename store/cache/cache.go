@@ -208,7 +208,7 @@ func (s *cached) granted(rec store.Record, lease time.Duration, begun time.Time)
 // read stores a reading: the store's clock showed at, and gone had passed since, when the call
 // was made at begun. If at is earlier than the clock can have shown at begun, it is the time of
 // an earlier call that this one repeats. How long ago that was is unknown, because leases are
-// extended meanwhile, so the reading is dropped. The same may be true if at is later by less
+// extended in the meantime, so the reading is dropped. The same may be true if at is later by less
 // than the inaccuracy of the last reading: that inaccuracy is the new reading's slack.
 func (s *cached) read(at time.Time, gone time.Duration, begun time.Time) {
 	next := &reading{store: at.Add(gone), begun: begun, done: time.Now()}

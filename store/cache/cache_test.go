@@ -340,7 +340,7 @@ func (p partial) Extend(_ context.Context, claims []store.Claim, _ time.Duration
 }
 
 func (p partial) Sweep(context.Context, int) (store.Swept, error) {
-	return store.Swept{Parked: 2, More: true}, p.err
+	return store.Swept{MarkedUnknown: 2, More: true}, p.err
 }
 
 func (p partial) Due(context.Context, int, time.Duration, ...string) ([]store.Record, error) {
@@ -358,7 +358,7 @@ func TestWhatHoldsBesideAPartialErrorPasses(t *testing.T) {
 	lost, extended := c.Extend(t.Context(), []store.Claim{claim}, time.Minute)
 	swept, sweeping := as[store.Sweeper](t, c).Sweep(t.Context(), 10)
 	due, handed := as[store.WorkStore](t, c).Due(t.Context(), 10, time.Minute)
-	if len(lost) != 1 || swept.Parked != 2 || !swept.More || len(due) != 1 {
+	if len(lost) != 1 || swept.MarkedUnknown != 2 || !swept.More || len(due) != 1 {
 		t.Errorf("lost %v, swept %+v, due %v", lost, swept, due)
 	}
 	for what, got := range map[string]error{"Extend": extended, "Sweep": sweeping, "Due": handed} {

@@ -203,7 +203,7 @@ func (s *Store) park(e *entry, now instant) {
 		e.to(store.VerbRelease)
 		e.forget = after(now, retention)
 	default:
-		e.to(store.VerbPark)
+		e.to(store.VerbMarkUnknown)
 	}
 	e.ended, e.settled = true, now
 }
@@ -472,7 +472,7 @@ func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
 		}
 		if e.state == store.Running && now >= e.leaseEnd {
 			if s.park(e, now); e.state == store.Unknown {
-				swept.Parked++
+				swept.MarkedUnknown++
 			}
 		}
 		sh.cursor++

@@ -76,7 +76,7 @@ func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
 		t.Errorf("it holds %d records", s.Len())
 	}
 
-	// What is held goes on working at the limit.
+	// What is held continues working at the limit.
 	if again, err := s.Claim(t.Context(), first); err != nil || again.Owner != first.Owner {
 		t.Errorf("a key that is held: %v", err)
 	}
@@ -104,7 +104,7 @@ func TestSweepLooksAtNoMoreThanItsLimit(t *testing.T) {
 		}
 	}
 	c.Advance(t, time.Minute)
-	for i, want := range []store.Swept{{Parked: 10, More: true}, {Parked: 10, More: true}, {Parked: 5}, {More: true}} {
+	for i, want := range []store.Swept{{MarkedUnknown: 10, More: true}, {MarkedUnknown: 10, More: true}, {MarkedUnknown: 5}, {More: true}} {
 		if got, err := s.Sweep(t.Context(), 10); err != nil || got != want {
 			t.Errorf("sweep %d: %+v, %v; want %+v", i+1, got, err, want)
 		}
@@ -124,7 +124,7 @@ func TestPurgingDuringASweepSkipsNobody(t *testing.T) {
 		}
 	}
 	c.Advance(t, time.Minute)
-	if got, err := s.Sweep(t.Context(), 100); err != nil || got != (store.Swept{Parked: 10, Purged: 10}) || s.Len() != 10 {
+	if got, err := s.Sweep(t.Context(), 100); err != nil || got != (store.Swept{MarkedUnknown: 10, Purged: 10}) || s.Len() != 10 {
 		t.Errorf("Sweep: %+v, %v, and %d records are left; want 10 parked, 10 purged, 10 left", got, err, s.Len())
 	}
 }

@@ -150,7 +150,7 @@ func (b *bySQL) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 		return swept, ctx.Err()
 	}
 	err = b.store.Pool().QueryRow(ctx, "SELECT parked, expired, removed, more FROM "+b.schema+".stet_sweep($1)", min(limit, 10_000)).
-		Scan(&swept.Parked, &swept.Expired, &swept.Purged, &swept.More)
+		Scan(&swept.MarkedUnknown, &swept.Expired, &swept.Purged, &swept.More)
 	return swept, err
 }
 

@@ -127,7 +127,7 @@ func BenchmarkWork(b *testing.B) {
 	})
 }
 
-// BenchmarkDue measures how 100 accepted operations of 10,000 are handed out, in a
+// BenchmarkDue measures how 100 accepted operations of 10,000 are returned, in a
 // table of a million records.
 func BenchmarkDue(b *testing.B) {
 	s := benchStore(b)

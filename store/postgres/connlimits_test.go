@@ -23,8 +23,8 @@ const inTime = 15 * time.Second
 
 // held are keys that two transactions of another process hold and do not end.
 type held struct {
-	settling, parked, dead store.Claim // SettleTx: running, parked, and running with a lease that has run out
-	accepting, again       string      // AcceptTx: of a key that nobody has used, and of one that was given back
+	settling, parked, dead store.Claim // SettleTx: running, marked unknown, and running with a lease that has run out
+	accepting, again       string      // AcceptTx: of a key that nobody has used, and of one that was released
 	ends                   []pgx.Tx
 }
 
@@ -291,7 +291,7 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Commits that were not answered are looked up, for long if the server is in trouble.
+// Commits that were not answered are read, for long if the server is in trouble.
 // Just then leases must be renewed.
 func TestLookUpsOfCommitsHoldUpNoOthers(t *testing.T) {
 	s := open(t, nil, Options{})

@@ -12,7 +12,7 @@ import (
 )
 
 // A record that was released, or settled long ago, is replaced by the transaction that
-// runs the key next. If the sweep removes it meanwhile, nobody else has claimed the key.
+// runs the key next. If the sweep removes it in the meantime, nobody else has claimed the key.
 func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 	s := ledger(t, Options{})
 	db := stdlib.OpenDBFromPool(s.Pool())

@@ -48,7 +48,7 @@ func sqlState(err error) string {
 }
 
 // answered reports whether err is the server's answer to a statement, after
-// which the connection goes on. Anything else leaves open what happened.
+// which the connection continues. Anything else leaves open what happened.
 func answered(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -61,7 +61,7 @@ func answered(err error) bool {
 	return severity == "ERROR"
 }
 
-// lockedRow reports whether a statement has waited in vain for a row, and not for
+// lockedRow reports whether a statement has waited without effect for a row, and not for
 // the table: the server says which one.
 func lockedRow(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)

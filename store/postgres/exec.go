@@ -105,7 +105,7 @@ func (c call) read(rows pgx.Rows) error {
 }
 
 // giveBack returns a connection to the store's own pool. One that was cut off is being
-// closed meanwhile, for 15 seconds at most, and must not count for so long: others
+// closed in the meantime, for 15 seconds at most, and must not count for so long: others
 // would wait for its place.
 func giveBack(c *pgxpool.Conn) {
 	if c.Conn().IsClosed() {

@@ -301,7 +301,7 @@ func TestEngineThatEncryptsSendsNoMessageOfSQL(t *testing.T) {
 	}
 }
 
-// A transaction that has emitted holds no lock on the record: heartbeats go on.
+// A transaction that has emitted holds no lock on the record: heartbeats continue.
 func TestHeartbeatsGoOnWhileATransactionHasEmitted(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})

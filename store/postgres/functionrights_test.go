@@ -61,7 +61,7 @@ func TestFunctionsCallNoFunctionOfTheSameName(t *testing.T) {
 	mustCommit(t, tx)
 }
 
-// Those that write are granted to no role, and none looks up a name where its caller says.
+// Those that write are granted to no role, and none reads a name where its caller says.
 func TestFunctionsThatWriteAreNotEverybodys(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})

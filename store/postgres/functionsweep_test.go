@@ -67,7 +67,7 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	}
 	tx := held()
 	want, err := s.Sweep(t.Context(), 100)
-	if err != nil || want != (store.Swept{Parked: 2, Expired: 3, Purged: 2}) {
+	if err != nil || want != (store.Swept{MarkedUnknown: 2, Expired: 3, Purged: 2}) {
 		t.Fatalf("the store's sweep: %+v, %v", want, err)
 	}
 	rows := rowsOf(t, s)
@@ -89,13 +89,13 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	sweep := func(most int) {
 		t.Helper()
 		var some store.Swept
-		err := s.Pool().QueryRow(t.Context(), "SELECT parked, expired, removed, more FROM stet.stet_sweep($1)", most).Scan(&some.Parked, &some.Expired, &some.Purged, &some.More)
+		err := s.Pool().QueryRow(t.Context(), "SELECT parked, expired, removed, more FROM stet.stet_sweep($1)", most).Scan(&some.MarkedUnknown, &some.Expired, &some.Purged, &some.More)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = store.Swept{Parked: got.Parked + some.Parked, Expired: got.Expired + some.Expired, Purged: got.Purged + some.Purged, More: some.More}
+		got = store.Swept{MarkedUnknown: got.MarkedUnknown + some.MarkedUnknown, Expired: got.Expired + some.Expired, Purged: got.Purged + some.Purged, More: some.More}
 	}
-	if sweep(3); !got.More || got.Parked+got.Expired+got.Purged > 3 {
+	if sweep(3); !got.More || got.MarkedUnknown+got.Expired+got.Purged > 3 {
 		t.Errorf("a sweep of 3: %+v; want no more, and that there is more to do", got)
 	}
 	if sweep(100); got != want {

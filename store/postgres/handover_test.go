@@ -66,7 +66,7 @@ func TestFingerprintIsPublishedUntilTheCommit(t *testing.T) {
 	}
 }
 
-// The server reads its table of locks one by one. Meanwhile the one that has the key's may begin its
+// The server reads its table of locks one by one. In the meantime the one that has the key's may begin its
 // transaction.
 func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
 	s := open(t, nil, Options{})

@@ -75,7 +75,7 @@ func dieInLeaseMode(t *testing.T, e *stet.Engine, run *stet.Run) {
 		t.Error(err)
 		return
 	}
-	if err := dead.Park(context.Background()); err != nil {
+	if err := dead.MarkUnknown(context.Background()); err != nil {
 		t.Error(err)
 	}
 }

@@ -65,7 +65,7 @@ func TestGoAndSQLSeeOneAnother(t *testing.T) {
 	}
 }
 
-// A response that Go has stored is handed out by SQL with its header fields, and the
+// A response that Go has stored is returned by SQL with its header fields, and the
 // other way round.
 func TestResponsesAreHandedOutByGoAndSQL(t *testing.T) {
 	s := open(t, nil, Options{})
@@ -269,7 +269,7 @@ func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
 	t.Logf("%d sessions killed; %d answers by SQL, %d by Go", kills.Load(), bySQLDone.Load(), byGoDone.Load())
 }
 
-// A run under a lease that was parked and released meanwhile cannot settle by SQL any
+// A run under a lease that was marked unknown and released in the meantime cannot settle by SQL any
 // more: what the transaction wrote goes with it.
 func TestClaimThatWasFencedCannotSettleBySQL(t *testing.T) {
 	s := ledger(t, Options{})

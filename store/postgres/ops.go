@@ -117,7 +117,7 @@ func (s *Store) standing(req *store.ClaimRequest, r *row) (store.Record, step, e
 	return rec, next, err
 }
 
-// freed reports whether a step has ended a dead run that had no effect: its record can
+// freed reports whether a step has ended an expired run that had no effect: its record can
 // be claimed now.
 func freed(rec store.Record, by step) bool { return by == stepPark && rec.State == store.Retryable }
 
@@ -125,7 +125,7 @@ func freed(rec store.Record, by step) bool { return by == stepPark && rec.State 
 func (s *Store) Outside() {}
 
 // change takes a step that onClaim has asked for; not ok if the record is no
-// longer what it was. A record is not parked, and is still running, while another
+// longer what it was. A record is not marked unknown, and is still running, while another
 // transaction has it locked.
 func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec store.Record, ok bool, err error) {
 	if next == stepInsert {
@@ -266,7 +266,7 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 
 // extendTries bounds how often rows are tried that are locked, for 5 ms
 // and twice as long each time. What stays locked for longer is an open SettleTx:
-// no caller can park it meanwhile, and waiting would hold up the others.
+// no caller can mark it unknown in the meantime, and waiting would hold up the others.
 const extendTries = 5
 
 func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost, bad []store.Claim, err error) {
@@ -358,7 +358,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	err = s.alone(ctx, s.sweeps, func() []call {
 		return []call{{s.sql.sweep, []any{int64(limit)}, func(from scanner) error {
 			var found int
-			err := from.Scan(&found, &swept.Parked, &swept.Expired, &swept.Purged)
+			err := from.Scan(&found, &swept.MarkedUnknown, &swept.Expired, &swept.Purged)
 			swept.More = found >= limit
 			return err
 		}}}

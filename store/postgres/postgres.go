@@ -159,7 +159,7 @@ func prepares(c *pgxpool.Config) bool {
 // pool's configuration, so that a pool that is used up keeps no lease from being
 // renewed. Close the store before the pool, and after the engine. Of the callbacks
 // in the pool's configuration only those that make a connection are called for them:
-// BeforeConnect, ValidateConnect, and those that dial, look up or give a password.
+// BeforeConnect, ValidateConnect, and those that dial, read or give a password.
 //
 // A missing or newer schema is refused, and so are a read replica and a server
 // with fsync or synchronous_commit off (see Options.MayLoseCommits). If either is

@@ -48,7 +48,7 @@ var _ store.TxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
 //
 // begin's ctx ends with the transaction, or when it has taken too long to begin: one
 // that begins later is rolled back. A COMMIT that takes longer than 10 seconds is left
-// to itself and looked up. The database must be the one that
+// to itself and read. The database must be the one that
 // s is in. database/sql cannot send statements together, so that entering takes
 // two round trips and leaving two.
 func OverSQL[Tx SQLTx](s *Store, begin func(ctx context.Context) (Tx, error)) *SQLStore[Tx] {
@@ -113,7 +113,7 @@ type begun struct {
 	SQLTx
 	s      *Store
 	cancel context.CancelFunc
-	left   bool // its commit is under way, and no caller waits for it
+	left   bool // its commit is in progress, and no caller waits for it
 }
 
 // start begins a transaction, whose context does not end with ctx: database/sql would
@@ -160,7 +160,7 @@ func (b *begun) rollback() {
 	b.cancel()
 }
 
-// within calls fn, which may take for ever. When ctx ends before it has returned, the
+// within calls fn, which may take permanently. When ctx ends before it has returned, the
 // error is errUnanswered, and late is called with its own when it has.
 func within(ctx context.Context, fn func() error, late func(error)) error {
 	type result struct {

@@ -95,7 +95,7 @@ func (c *cluster) wait(t testing.TB, standby string) {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = c.server.Close() // it may wait for ever
+		_ = c.server.Close() // it may wait permanently
 		<-ended
 	})
 	c.waiting(t, 1)

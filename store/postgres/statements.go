@@ -84,7 +84,7 @@ const now = "statement_timestamp()"
 func later(span string) string { return now + " + " + span + " * interval '1 microsecond'" }
 
 // What becomes of a record that is claimed, or accepted. While an operation waits,
-// lease_until is when it can be taken, whenever it is handed out.
+// lease_until is when it can be taken, whenever it is returned.
 var (
 	toRunning = assignments{{"state", "{running}"}, {"claimed_at", now}, {"lease_until", later("e.lease")}, {"due_at", later("e.lease")},
 		{"outside", "CASE WHEN e.outside THEN e.owner END"}}
@@ -188,7 +188,7 @@ var extending = change{set: "lease_until = " + later("$3::bigint") + ", due_at =
 	", run_due = CASE WHEN r.run_due IS NOT NULL THEN greatest(r.run_due, " + later("$3::bigint") + ") END",
 	where: "r.fence = e.fence AND r.state = {running}", returning: "r.id, r.fence"}
 
-// dead is what becomes of a dead run: accepted if it may be repeated, as it is due already
+// dead is what becomes of an expired run: accepted if it may be repeated, as it is due already
 // then; retryable if it can have had no effect, and forgotten as what is released is by
 // default; else unknown.
 const dead = `state = CASE WHEN r.run_due IS NOT NULL THEN {accepted} WHEN r.outside = r.owner THEN {retryable} ELSE {unknown} END,

@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// storm is many callers of few keys, whose functions end in all ways, while something
+// load test is many callers of few keys, whose functions end in all ways, while something
 // breaks their connections.
 type storm struct {
 	s     *Store
@@ -91,7 +91,7 @@ func (m *storm) run(ctx context.Context, key string, nested bool) bool {
 	return true
 }
 
-// rage runs all keys for that long, and meanwhile breaks.
+// rage runs all keys for that long, and in the meantime breaks.
 func (m *storm) rage(t *testing.T, long time.Duration, nested bool, harm func(context.Context)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)

@@ -51,8 +51,8 @@ func (s *Store) waitersLock(id store.ID) int64 {
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
 // ctx bounds entering; fn gets it as it is. A commit is not given up when ctx
-// ends. A commit whose reply was lost is looked up for 10 seconds, on another
-// connection, once the transaction has let go of the key.
+// ends. A commit whose reply was lost is read for 10 seconds, on another
+// connection, once the transaction has release the key.
 //
 // While fn runs there is no row to be seen. It holds an advisory lock
 // whose number is taken from 64 bits of a digest of the key: two keys with the
@@ -206,7 +206,7 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	if !rival {
 		return rec, nil
 	}
-	// The transaction that has the lock may be of another request. It may do so in vain: this
+	// The transaction that has the lock may be of another request. It may do so without effect: this
 	// very operation may have been committed by another transaction since our
 	// statement, which has not seen it, began.
 	r, err := t.s.readAlone(ctx, t.req.ID)

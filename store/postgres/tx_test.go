@@ -293,7 +293,7 @@ func (c *cutConn) Read(b []byte) (int, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	n, err := c.Conn.Read(b)
-	if c.cut.Load() { // meanwhile: the driver reads beside a write that is slow
+	if c.cut.Load() { // in the meantime: the driver reads beside a write that is slow
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err

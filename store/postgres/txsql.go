@@ -9,7 +9,7 @@ package postgres
 // something else. Of a settled record nothing is locked.
 //
 // The record is seen as it was when the statement began. Should another
-// transaction have committed and let go of the lock since, a matter of
+// transaction have committed and release the lock since, a matter of
 // microseconds, then the record that it wrote keeps this one from committing.
 var sqlEnter = `
 SELECT CASE
@@ -36,7 +36,7 @@ SELECT EXISTS (
 // being run, or has a record. It is not a join, for which the planner would choose to
 // read all of a table that was empty not long ago: the connection is the service's,
 // and so are its settings. It publishes no fingerprints, which would be a lock more
-// for each key: meanwhile the same key is in flight for everybody else, whatever is
+// for each key: in the meantime the same key is in flight for everybody else, whatever is
 // asked for.
 const sqlEnterGroup = `
 SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN

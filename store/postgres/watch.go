@@ -67,7 +67,7 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
 // returns after a while in any case: to try to enter is the only way to find out
 // that it has rolled back.
 func (s *Store) watchTx(ctx context.Context, id store.ID) error {
-	var told <-chan struct{} // for ever, through PgBouncer
+	var told <-chan struct{} // permanently, through PgBouncer
 	if !s.o.PgBouncer {
 		heard, leave, err := s.listener.join(id, true)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	dueChunk = 1000     // records handed out by one Due
+	dueChunk = 1000     // records returned by one Due
 	dueBytes = 16 << 20 // of their work together, unless it is one
 )
 

@@ -7,7 +7,7 @@ import "strings"
 // kept are columns with work and notes.
 var kept = selected(allColumns)
 
-// takeable is what is accepted and need not wait, or a dead run that may be repeated:
+// takeable is what is accepted and need not wait, or an expired run that may be repeated:
 // one that is due when its lease has run out.
 const takeable = `(r.state = {accepted} OR r.state = {running} AND r.run_due IS NOT NULL)
 	AND (r.lease_until IS NULL OR r.lease_until <= statement_timestamp())`
@@ -71,7 +71,7 @@ WITH n AS MATERIALIZED (
 SELECT ` + handOut + ` FROM u r ORDER BY r.since`
 
 // sqlDueAny is sqlDueRun for those names from $3 on under which something waits, and no
-// more of them than can be asked for. It says first where to go on, if there are
+// more of them than can be asked for. It says first where to continue, if there are
 // others.
 var sqlDueAny = `
 WITH RECURSIVE walked AS (

@@ -112,7 +112,7 @@ func TestNothingRunsTwiceWhileSlotsMove(t *testing.T) {
 	}
 }
 
-// mending is a client of a cluster that is mended when it first returns an error.
+// mending is a client of a cluster that is fixed when it first returns an error.
 type mending struct {
 	conn
 	redis.Cluster
@@ -186,7 +186,7 @@ func (c *tallying) Do(ctx context.Context, key string, args ...string) (any, err
 	return c.conn.Do(ctx, key, args...)
 }
 
-// A move that was broken off half way leaves a slot so for ever.
+// A move that was broken off half way leaves a slot so permanently.
 func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
 	for _, l := range asTheyAre {
 		t.Run(l.name, func(t *testing.T) {

@@ -84,7 +84,7 @@ func sweepAll(t *testing.T, s *redis.Store) (sum store.Swept) {
 		if err != nil {
 			t.Fatalf("Sweep: %v", err)
 		}
-		sum.Parked += got.Parked
+		sum.MarkedUnknown += got.MarkedUnknown
 		if !got.More {
 			idle++
 		}
@@ -117,8 +117,8 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 			do(made[name].Claim())
 		}
 		stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
-		if got := sweepAll(t, s); got.Parked != 1 {
-			t.Errorf("%d records were parked; want 1", got.Parked)
+		if got := sweepAll(t, s); got.MarkedUnknown != 1 {
+			t.Errorf("%d records were parked; want 1", got.MarkedUnknown)
 		}
 		for name, want := range map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running,
 			"completed": store.Completed, "retryable": store.Retryable} {
@@ -127,8 +127,8 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 			}
 		}
 		mustSettle(t, s, made["lapsed"].Claim(), "late") // no other run began
-		if again := sweepAll(t, s); again.Parked != 0 {
-			t.Errorf("a second sweep parked %d", again.Parked)
+		if again := sweepAll(t, s); again.MarkedUnknown != 0 {
+			t.Errorf("a second sweep parked %d", again.MarkedUnknown)
 		}
 	})
 }
@@ -146,12 +146,12 @@ func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
 		}
 		stettest.Eventually(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
 		first, err := s.Sweep(t.Context(), limit)
-		if err != nil || first.Parked > limit || !first.More {
+		if err != nil || first.MarkedUnknown > limit || !first.More {
 			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more parked than that, and More", limit, first, err)
 		}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		sum := first.Parked
+		sum := first.MarkedUnknown
 		for range 4 {
 			other := open(t, c, redis.Options{Prefix: prefix})
 			wg.Go(func() {
@@ -161,14 +161,14 @@ func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
 						t.Errorf("Sweep beside others: %v", err)
 					}
 					mu.Lock()
-					sum += got.Parked
+					sum += got.MarkedUnknown
 					mu.Unlock()
 					more = err == nil && got.More
 				}
 			})
 		}
 		wg.Wait()
-		if sum += sweepAll(t, s).Parked; sum != n {
+		if sum += sweepAll(t, s).MarkedUnknown; sum != n {
 			t.Errorf("5 sweepers together say that they parked %d records; there were %d", sum, n)
 		}
 	})

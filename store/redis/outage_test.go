@@ -36,7 +36,7 @@ var outages = map[string]func(*rig.RedisServer) error{
 	"killed": func(s *rig.RedisServer) error { return s.Kill() },
 }
 
-// lame is a cluster of three whose healthy servers go on without the others: Redis's
+// lame is a cluster of three whose healthy servers continue without the others: Redis's
 // default is that they refuse everything.
 func lame(t *testing.T) *rig.RedisCluster {
 	t.Helper()
@@ -170,7 +170,7 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 			if err != nil && !ok {
 				t.Fatalf("Sweep: %v; want a PartialError", err)
 			}
-			parked, partly, more = parked+swept.Parked, partly || ok, swept.More
+			parked, partly, more = parked+swept.MarkedUnknown, partly || ok, swept.More
 		}
 		if parked != want || !partly {
 			t.Errorf("%d were parked of %d on healthy servers; a PartialError came: %v", parked, want, partly)

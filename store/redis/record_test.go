@@ -129,7 +129,7 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 				}
 			}
 		}
-		sweepAll(t, s) // goes on past them
+		sweepAll(t, s) // continues past them
 	})
 }
 
@@ -215,8 +215,8 @@ func TestStaleIndexParksNoLiveRecord(t *testing.T) {
 			do(t, c, "ZADD", shard+"live", "1", string(id[:]))
 			do(t, c, "ZADD", shard+"list", "0", string(id[:]))
 		}
-		if got := sweepAll(t, s); got.Parked != 0 {
-			t.Errorf("by a stale index %d records were parked", got.Parked)
+		if got := sweepAll(t, s); got.MarkedUnknown != 0 {
+			t.Errorf("by a stale index %d records were parked", got.MarkedUnknown)
 		}
 		for id, want := range map[store.ID]store.State{live.ID: store.Running, done.ID: store.Completed} {
 			if rec := mustRead(t, s, id); rec.State != want {

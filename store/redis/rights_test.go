@@ -41,7 +41,7 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond) // it looks once within
 		defer cancel()
 		end, _ := ctx.Deadline()
-		// A call that is under way then says in its own words that its time was up.
+		// A call that is in progress then says in its own words that its time was up.
 		if err := s.Watch(ctx, rec.ID, rec.Fence); err == nil || time.Now().Before(end) || strings.Contains(err.Error(), "refused") {
 			t.Errorf("Watch returned %v, %v before the end of its context; want it to watch until then", err, time.Until(end))
 		}
@@ -64,8 +64,8 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 		}
 	}
 	stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
-	if swept := sweepAll(t, s); swept.Parked != 2 {
-		t.Errorf("%d were parked of 2 that are watched", swept.Parked)
+	if swept := sweepAll(t, s); swept.MarkedUnknown != 2 {
+		t.Errorf("%d were parked of 2 that are watched", swept.MarkedUnknown)
 	}
 }
 

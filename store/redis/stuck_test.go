@@ -39,7 +39,7 @@ func (c countingCluster) Servers(ctx context.Context) (map[string]redis.Client, 
 	return c.Client.(redis.Cluster).Servers(ctx)
 }
 
-// crowd claims n records in two shards that are next to each other.
+// load claims n records in two shards that are next to each other.
 func crowd(t *testing.T, s *redis.Store, n int) (claims []store.Claim) {
 	t.Helper()
 	for i := range n {

@@ -41,7 +41,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	full := len(expired) >= limit
 	swept.More = full || to < shards
 	parked, unparked := s.park(ctx, expired[:min(len(expired), limit)])
-	swept.Parked = parked
+	swept.MarkedUnknown = parked
 	err = cmp.Or(err, unparked)
 	for what, reads := range waiting {
 		if len(reads) > 0 {

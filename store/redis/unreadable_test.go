@@ -98,8 +98,8 @@ func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
 		}
 		stettest.Eventually(t, "the leases run out", func() bool { return mustRead(t, s, last).LeaseLeft <= 0 })
 		spoil(request(2).ID)
-		if swept := sweepAll(t, s); swept.Parked != 4 {
-			t.Errorf("%d were parked of the 4 that can be read", swept.Parked)
+		if swept := sweepAll(t, s); swept.MarkedUnknown != 4 {
+			t.Errorf("%d were parked of the 4 that can be read", swept.MarkedUnknown)
 		}
 	})
 }

@@ -147,7 +147,7 @@ func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 	})
 }
 
-// Programs that know nothing of work would lose it, or what a run has noted down.
+// Programs that know nothing of work would lose it, or what a run has stored.
 func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()

@@ -154,7 +154,7 @@ func TestSweepIsBounded(t *testing.T) {
 		t.Errorf("live claims: %+v, %v", swept, err)
 	}
 	clock.Advance(time.Minute)
-	for _, want := range []store.Swept{{Parked: 10, More: true}, {Parked: 10, More: true}, {Parked: 5}, {}} {
+	for _, want := range []store.Swept{{MarkedUnknown: 10, More: true}, {MarkedUnknown: 10, More: true}, {MarkedUnknown: 5}, {}} {
 		if swept, err := s.Sweep(t.Context(), 10); err != nil || swept != want {
 			t.Errorf("%+v, %v; want %+v", swept, err, want)
 		}

@@ -98,7 +98,7 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				parked += swept.Parked
+				parked += swept.MarkedUnknown
 			}
 			if named != 10 || parked != 10 {
 				t.Errorf("%d were named, and %d parked; want 10 of each", named, parked)

@@ -119,7 +119,7 @@ func TestLockThatWasFreeMeanwhileIsWaitedForAnew(t *testing.T) {
 	})
 }
 
-// The file's lock is polled: a process that lets go of it only for moments would keep
+// The file's lock is polled: a process that releases it only for moments would keep
 // it from all others, whose runs then lose their leases.
 func TestProcessThatIsBusyLeavesOthersTheirTurn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stet.db")

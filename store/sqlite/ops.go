@@ -196,7 +196,7 @@ func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err err
 func (d *due) step(swept *store.Swept, now micros) (count *int, q query, args []any) {
 	switch {
 	case d.lapsed(now):
-		if count = &swept.Parked; d.repeatable {
+		if count = &swept.MarkedUnknown; d.repeatable {
 			count = new(int) // it is not unknown
 		}
 		return count, qPark, []any{now, now, d.Fence, d.ID[:], now}

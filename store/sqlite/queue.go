@@ -33,12 +33,12 @@ const (
 // order of asking. SQLite's own lock is polled, which is neither fair nor
 // quick; with this queue in front of it only other processes, and transactions
 // of the service's own, are ever waited for there, by the holder alone: those
-// that queue meanwhile may leave when their contexts end, and know that nothing
+// that queue in the meantime may leave when their contexts end, and know that nothing
 // was done.
 //
 // A holder is either exclusive (RunTx) or leads a batch: all operations that
 // gathered until it had the file's lock. A leader serves one batch and
-// then hands over to the caller that waits longest.
+// then passes to the caller that waits longest.
 type writer struct {
 	mu     sync.Mutex
 	held   bool
@@ -309,7 +309,7 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 	return o.err
 }
 
-// lead executes o and what waits with it, and hands over.
+// lead executes o and what waits with it, and passes.
 func (s *Store) lead(o *op) {
 	room := roomPool.Get().(*[]*op)
 	ops := append((*room)[:0], o)

@@ -130,7 +130,7 @@ func TestQueueIsBounded(t *testing.T) {
 }
 
 // Exclusive callers get the writer in the order of asking, and neither they nor
-// batches are overtaken for ever.
+// batches are overtaken permanently.
 func TestWriterIsGivenInTheOrderOfAsking(t *testing.T) {
 	var mu sync.Mutex
 	var order []string

@@ -61,7 +61,7 @@ func (r *row) scan(id store.ID, v []driver.Value) error {
 	r.Fence, r.Attempt, r.Gone = number(v[4]), int(number(v[5])), number(v[6]) != 0
 	r.claimed, r.lease, r.settled, r.expires, r.forget = number(v[7]), number(v[8]), number(v[9]), number(v[10]), number(v[11])
 	blob := func(v driver.Value) []byte {
-		b, is := v.([]byte) // both kinds of session hand out a copy
+		b, is := v.([]byte) // both kinds of session return a copy
 		ok = ok && (is || v == nil)
 		return b
 	}
@@ -148,7 +148,7 @@ func (a *asked) verb() store.Verb {
 }
 
 // claim is the body of store.Store.Claim and store.WorkStore.Accept, in a write
-// transaction. A lapsed record is parked.
+// transaction. A lapsed record is marked unknown.
 func claim(s session, a *asked, now micros, fence draw) (store.Record, error) {
 	next, err := fence()
 	if err != nil {
@@ -237,9 +237,9 @@ func regrant(s session, r *row, a *asked, now micros, fence int64) (store.Record
 	return r.at(now), err
 }
 
-// park makes a dead run's record unknown, or accepted if the run may be repeated.
+// park makes an expired run's record unknown, or accepted if the run may be repeated.
 func park(s session, r *row, now micros) (store.Record, error) {
-	verb := store.VerbPark
+	verb := store.VerbMarkUnknown
 	if r.repeatable {
 		verb = store.VerbReturn
 	}

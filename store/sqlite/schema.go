@@ -72,10 +72,10 @@ INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
 `
 
 // Work is of an operation that was accepted, to be run later, and is kept until it
-// is settled; run_due is when it is handed out next, while it waits (state 6), and
+// is settled; run_due is when it is returned next, while it waits (state 6), and
 // lease is then when it can be taken.
 // Work of a settled record is what is to be sent yet, and relay_due when it is
-// handed out next. Few records have any, so the indexes cost the others nothing.
+// returned next. Few records have any, so the indexes cost the others nothing.
 const schemaWork = `
 ALTER TABLE stet_records ADD COLUMN run_due INTEGER;
 ALTER TABLE stet_records ADD COLUMN relay_due INTEGER;

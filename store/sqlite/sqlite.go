@@ -187,7 +187,7 @@ func (s *Store) Close() error {
 	return s.disconnect()
 }
 
-// disconnect lets go of every connection.
+// disconnect releases every connection.
 func (s *Store) disconnect() error {
 	var errs []error
 	for range cap(s.readers) {

@@ -230,7 +230,7 @@ func (b *byStatements) Sweep(ctx context.Context, limit int) (swept store.Swept,
 	if limit < 1 {
 		return swept, ctx.Err()
 	}
-	for name, count := range map[string]*int{"sweep dead": &swept.Parked, "sweep expired": &swept.Expired, "sweep forgotten": &swept.Purged} {
+	for name, count := range map[string]*int{"sweep dead": &swept.MarkedUnknown, "sweep expired": &swept.Expired, "sweep forgotten": &swept.Purged} {
 		res, err := b.store.DB().ExecContext(ctx, b.sql[name], sql.Named("now", b.now()), sql.Named("most", limit))
 		if err != nil {
 			return swept, err
@@ -348,13 +348,13 @@ func TestSweepOfTheStatementsIsThatOfGo(t *testing.T) {
 	}
 	mustExec(t, s, "CREATE TABLE before AS SELECT * FROM stet_records")
 	want, err := s.Sweep(t.Context(), 100)
-	if err != nil || want != (store.Swept{Parked: 1, Expired: 3, Purged: 3}) {
+	if err != nil || want != (store.Swept{MarkedUnknown: 1, Expired: 3, Purged: 3}) {
 		t.Fatalf("Go's sweep: %+v, %v", want, err)
 	}
 	rows := rowsOf(t, s)
 	mustExec(t, s, "DELETE FROM stet_records; INSERT INTO stet_records SELECT * FROM before")
 	got, err := b.Sweep(t.Context(), 100)
-	want.Parked++ // where Go does not count what is to run again
+	want.MarkedUnknown++ // where Go does not count what is to run again
 	if err != nil || got != want {
 		t.Errorf("the statements: %+v, %v; want %+v", got, err, want)
 	}

@@ -353,7 +353,7 @@ func TestCommitWithoutAnOutcomeBecomesUnknown(t *testing.T) {
 }
 
 // While a transaction of Go is open, whatever its key, the statements wait, and give up
-// with nothing done. What is settled is found meanwhile.
+// with nothing done. What is settled is found in the meantime.
 func TestStatementsWaitForATransactionOfGoAndGiveUp(t *testing.T) {
 	s, _, te, file := shared(t)
 	p := startPython(t, file)

@@ -115,7 +115,7 @@ func (t *transaction) claim(req *store.ClaimRequest) (rec store.Record, granted 
 	case err != nil:
 		return store.Record{}, false, t.s.explain("claim", err, "nothing was committed")
 	case (rec.State == store.Unknown || rec.State == store.Accepted) && rec.SettledAt.UnixMicro() == now:
-		// Parked just now, or in this very microsecond: keep it so.
+		// MarkedUnknown just now, or in this very microsecond: keep it so.
 		if err := t.s.commit(t.tx); err != nil {
 			return store.Record{}, false, t.s.explain("commit", err, "nothing was committed")
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	dueChunk = 1000     // records handed out by one Due
+	dueChunk = 1000     // records returned by one Due
 	dueBytes = 16 << 20 // of their work together, unless it is one
 )
 
@@ -367,7 +367,7 @@ func (h *handing) all(s session, now micros) error {
 	return nil
 }
 
-// some hands out what is due in one lane, at most share, and returns how many there
+// some returns what is due in one lane, at most share, and returns how many there
 // were. It is errEnough if more would be too much.
 func (h *handing) some(s session, l lane, share int, now micros) (n int, err error) {
 	var fences []int64

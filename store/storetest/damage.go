@@ -158,7 +158,7 @@ func damagedSweep(f *fixture) {
 	for range 1000 {
 		got, err := s.Sweep(f.ctx, 4)
 		f.names("Sweep", err, bad...)
-		if parked += got.Parked; got.More {
+		if parked += got.MarkedUnknown; got.More {
 			continue
 		}
 		if idle++; idle == 2 {

@@ -152,7 +152,7 @@ func dueByName(f *fixture) {
 	has("of names, one twice", f.byName(100, "ab", "c", "\u00fc", "ab"), map[string]int{"ab": 2, "\u00fc": 2})
 	has("of all", f.byName(100), map[string]int{"A": 2, "b c": 2})
 
-	// A name goes with what is given back, and with the last that accepted it.
+	// A name goes with what is released, and with the last that accepted it.
 	req, back := f.taken(f.long)
 	f.giveBack(back.Claim(), 0)
 	has("given back", f.byName(100, req.Label.Name), map[string]int{req.Label.Name: 1})

@@ -161,7 +161,7 @@ func (s *service) replays(what fmt.Stringer, e *stet.Engine, value string) {
 	}
 }
 
-// parked requires that, once the lease has run out, a retry be told that nobody
+// marked unknown requires that, once the lease has run out, a retry be told that nobody
 // knows.
 func (s *service) parked(what fmt.Stringer, e *stet.Engine) {
 	s.f.Helper()

@@ -152,8 +152,8 @@ func stepInDoubt(f *fixture) {
 			}
 			if run, err := s.steps(e, errors.New("no answer")); stet.KindOf(err) != stet.KindUnknown {
 				f.Errorf("%v: the step: %v; want KindUnknown", o, err)
-			} else if err := run.Park(f.ctx); err != nil {
-				f.Errorf("%v: Park: %v", o, err)
+			} else if err := run.MarkUnknown(f.ctx); err != nil {
+				f.Errorf("%v: MarkUnknown: %v", o, err)
 			}
 			f.pass(1)
 			if _, err := e.Take(f.ctx, s.item(e)); stet.KindOf(err) != stet.KindUnknown {

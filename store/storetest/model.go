@@ -50,7 +50,7 @@ type model struct {
 	highest int64 // of all fences ever; survives forgetting
 }
 
-// tick lets what has become due by now happen, but for parking: a lease that has
+// tick lets what has become due by now happen, but for marking unknown: a lease that has
 // run out is noticed by the next claim or sweep.
 func (m *model) tick(now moment) {
 	if (m.state.Settled() && m.kept.outbox == "" || m.state == store.Retryable) && now.reached(m.forget) {
@@ -128,7 +128,7 @@ func (m *model) release(fence int64, keep store.Retention, now moment) error {
 	return nil
 }
 
-// sweep learns from rec whether the store has parked the record: it may have,
+// sweep learns from rec whether the store has marked unknown the record: it may have,
 // if the lease has run out.
 func (m *model) sweep(rec store.Record, now moment) {
 	if m.state == store.Running && (rec.State == store.Unknown || rec.State == store.Accepted) && now.reached(m.leaseEnd) {

@@ -350,7 +350,7 @@ func lookChangesNothing(f *fixture) {
 				f.Errorf("Read of a key that is %s says Cancelling %v; want %v", s.name, read.Cancelling, s.whole.Cancelling)
 			}
 		}
-		if s.lapsed { // had Look parked it, its own owner could not find it running
+		if s.lapsed { // had Look marked unknown it, its own owner could not find it running
 			if rec := f.claim(s.req); rec.State != store.Running || rec.Fence != s.claim.Fence {
 				f.Errorf("%s: after Look, its owner found %s", s.name, show(rec))
 			}

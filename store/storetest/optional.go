@@ -125,7 +125,7 @@ func (f *fixture) sweepAll(s store.Sweeper) (sum store.Swept) {
 		if err != nil {
 			f.Fatalf("Sweep: %v", err)
 		}
-		sum.Parked += got.Parked
+		sum.MarkedUnknown += got.MarkedUnknown
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		if got.More {
@@ -160,8 +160,8 @@ func sweepInEachSituation(f *fixture) {
 	f.pass(1)
 	got := f.sweepAll(f.can.sweeper)
 	// What a store expires and forgets by itself is not counted.
-	if got.Parked != 1 || got.Expired > 1 || got.Purged > 2 {
-		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.Parked, got.Expired, got.Purged)
+	if got.MarkedUnknown != 1 || got.Expired > 1 || got.Purged > 2 {
+		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.MarkedUnknown, got.Expired, got.Purged)
 	}
 	want := map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running, "completed": store.Completed,
 		"expired": store.Failed, "forgotten": store.None, "retryable": store.Retryable, "released": store.None}
@@ -194,11 +194,11 @@ func sweepIsBounded(f *fixture) {
 	if err != nil {
 		f.Fatalf("Sweep: %v", err)
 	}
-	if got.Parked > 2*limit || !got.More {
+	if got.MarkedUnknown > 2*limit || !got.More {
 		f.Errorf("Sweep with a limit of %d, of %d lapsed records: %+v; want about the limit parked, and More", limit, n, got)
 	}
-	if rest := f.sweepAll(s); got.Parked+rest.Parked != n {
-		f.Errorf("%d of %d lapsed records were parked", got.Parked+rest.Parked, n)
+	if rest := f.sweepAll(s); got.MarkedUnknown+rest.MarkedUnknown != n {
+		f.Errorf("%d of %d lapsed records were parked", got.MarkedUnknown+rest.MarkedUnknown, n)
 	}
 }
 
@@ -218,14 +218,14 @@ func sweepTogether(f *fixture) {
 				f.Errorf("Sweep beside others: %v", err)
 				return
 			}
-			if sums[i].Parked += got.Parked; !got.More {
+			if sums[i].MarkedUnknown += got.MarkedUnknown; !got.More {
 				return
 			}
 		}
 	})
-	sum := f.sweepAll(s).Parked
+	sum := f.sweepAll(s).MarkedUnknown
 	for _, got := range sums {
-		sum += got.Parked
+		sum += got.MarkedUnknown
 	}
 	if sum != n {
 		f.Errorf("%d sweepers together say that they parked %d records; there were %d to park", len(sums), sum, n)

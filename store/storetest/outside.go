@@ -60,8 +60,8 @@ func outsideIsSwept(f *fixture) {
 	}
 	req, dead := f.outside()
 	f.pass(1)
-	if sum := f.sweepAll(f.can.sweeper); sum.Parked != 0 {
-		f.Errorf("the sweep says that it has parked %d; want none", sum.Parked)
+	if sum := f.sweepAll(f.can.sweeper); sum.MarkedUnknown != 0 {
+		f.Errorf("the sweep says that it has parked %d; want none", sum.MarkedUnknown)
 	}
 	rec := f.is("after a sweep", req.ID, store.Retryable, dead.Fence)
 	if rec.SettledAt.IsZero() || rec.ForgetAt.IsZero() {

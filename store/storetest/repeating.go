@@ -42,7 +42,7 @@ func (f *fixture) saveAs(c store.Claim, notes store.Notes, repeatable bool) {
 	}
 }
 
-// isRepeated requires that of all records only that of a dead run be due, which it
+// isRepeated requires that of all records only that of an expired run be due, which it
 // leaves as it is.
 func (f *fixture) isRepeated(when string, id store.ID) {
 	f.Helper()
@@ -173,7 +173,7 @@ func repeatableIsSaved(f *fixture) {
 // waits is how long a take waits for a transaction of another process that is open.
 const waits = time.Second
 
-// takeBeside takes an operation while a transaction of its dead run is open. The store
+// takeBeside takes an operation while a transaction of its expired run is open. The store
 // may make it wait for that, as one does that has a single writer.
 func (c *workCase[Tx]) takeBeside(req store.ClaimRequest) (took bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, waits)
@@ -183,7 +183,7 @@ func (c *workCase[Tx]) takeBeside(req store.ClaimRequest) (took bool) {
 }
 
 // stoppedInTx is about a process that was stopped in a transaction of its run, and
-// goes on when that has been taken again.
+// continues when that has been taken again.
 func (c *workCase[Tx]) stoppedInTx() {
 	for _, commit := range []bool{false, true} {
 		// It was stopped before SettleTx.
@@ -220,7 +220,7 @@ func (c *workCase[Tx]) stoppedInTx() {
 	}
 }
 
-// eitherOr requires that the rows of the dead run be there, or the operation be taken
+// eitherOr requires that the rows of the expired run be there, or the operation be taken
 // again, and not both.
 func (c *workCase[Tx]) eitherOr(when string, next store.ClaimRequest, row string, took, committed bool) {
 	c.Helper()
@@ -238,7 +238,7 @@ func (c *workCase[Tx]) eitherOr(when string, next store.ClaimRequest, row string
 	}
 }
 
-// deadRunInTx is about transactions that find a dead run which may be repeated.
+// deadRunInTx is about transactions that find an expired run which may be repeated.
 func (c *workCase[Tx]) deadRunInTx() {
 	req, _ := c.takenToRepeat(c.unit)
 	_, rec := c.takenToRepeat(c.unit)

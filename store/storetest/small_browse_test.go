@@ -57,7 +57,7 @@ func (s *small) Browse(ctx context.Context, q store.Query) (p store.Page, err er
 			return p, nil
 		}
 		if s.is("parks what it shows") && r.State == store.Running && !now.Before(r.lease) {
-			r.to(store.VerbPark)
+			r.to(store.VerbMarkUnknown)
 		}
 		if !s.is("shows results") {
 			rec.Result = store.Result{}

@@ -43,7 +43,7 @@ type hurt struct {
 	err    error
 }
 
-// skips reports whether the call goes on without r.
+// skips reports whether the call continues without r.
 func (h *hurt) skips(r *smallRecord) bool {
 	err := h.s.unreadable(r)
 	if err == nil {

@@ -27,7 +27,7 @@ type small struct {
 type smallRecord struct {
 	store.Record
 	lease time.Time
-	due   time.Time // when its work or its messages are handed out; zero: never
+	due   time.Time // when its work or its messages are returned; zero: never
 	bad   bool      // it cannot be read
 	proof bool      // see store.ClaimRequest.Outside
 }
@@ -169,7 +169,7 @@ func (s *small) enter(req store.ClaimRequest, now time.Time) (*smallRecord, erro
 	switch {
 	case r.Fingerprint != req.Fingerprint && (!s.is("takes no fingerprint for any") || req.Fingerprint != store.Fingerprint{}):
 		if s.is("parks on a mismatch") && r.State == store.Running && !live {
-			r.to(store.VerbPark)
+			r.to(store.VerbMarkUnknown)
 		}
 		if !s.is("ignores a mismatch while running") || r.State != store.Running {
 			return r, store.ErrMismatch
@@ -205,7 +205,7 @@ func (s *small) Read(ctx context.Context, id store.ID) (store.Record, error) {
 		return store.Record{}, err
 	}
 	if s.is("parks on read") && r.State == store.Running && !now.Before(r.lease) {
-		r.to(store.VerbPark)
+		r.to(store.VerbMarkUnknown)
 		r.SettledAt = now
 	}
 	rec := r.at(now)
@@ -363,12 +363,12 @@ func (s *small) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 		if r.State != store.Running || now.Before(r.lease) && !s.is("sweeps live claims") {
 			continue
 		}
-		if swept.Parked == limit && !s.is("sweeps without a bound") {
+		if swept.MarkedUnknown == limit && !s.is("sweeps without a bound") {
 			swept.More = true
 			break
 		}
 		if s.park(r, now); r.State == store.Unknown {
-			swept.Parked++
+			swept.MarkedUnknown++
 		}
 	}
 	return swept, bad.result()

@@ -59,7 +59,7 @@ func (s *small) outside(f func() (store.Settlement, error)) (store.Settlement, e
 	return f()
 }
 
-// gone is the error of a transaction whose record was swept meanwhile.
+// gone is the error of a transaction whose record was swept in the meantime.
 func (s *small) gone(was *smallRecord, id store.ID) error {
 	if was.Fence != 0 && s.m[s.id(id)] == nil && s.is("rolls back what was swept meanwhile") {
 		return errors.New("the record has changed")

@@ -44,7 +44,7 @@ func (s *small) park(r *smallRecord, now time.Time) {
 		r.to(store.VerbRelease)
 		r.ForgetAt = now.Add(24 * time.Hour)
 	} else {
-		r.to(store.VerbPark)
+		r.to(store.VerbMarkUnknown)
 	}
 	if s.is("forgets a cancellation when it parks") {
 		r.Cancelling = false

@@ -266,7 +266,7 @@ func earlyTake(f *fixture) {
 	f.accepts(soon, f.unit)
 	f.pass(1)
 	f.isDue("when its time has come", soon.ID)
-	// That it was handed out, and is not due to others for a while, holds up no caller.
+	// That it was returned, and is not due to others for a while, holds up no caller.
 	if rec := f.takes(byAnother(soon)); rec.Attempt != 1 {
 		f.Errorf("taken when it had been handed out: %s", show(rec))
 	}

@@ -24,7 +24,7 @@ func readChangesNothing(f *fixture) {
 		if s.state == store.Running && (s.rec.LeaseLeft <= 0) != s.lapsed {
 			f.Errorf("%s: Read says that %v of the lease is left", s.name, s.rec.LeaseLeft)
 		}
-		if s.lapsed { // had Read parked it, its own owner could not find it running
+		if s.lapsed { // had Read marked unknown it, its own owner could not find it running
 			if rec := f.claim(s.req); rec.State != store.Running || rec.Fence != s.claim.Fence {
 				f.Errorf("%s: after Read, its owner found %s", s.name, show(rec))
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 // toy is a whole store, over a map: what store.Store says and no more. It is where to
-// begin with a store of your own. Nothing is swept, so it grows for ever.
+// begin with a store of your own. Nothing is swept, so it grows permanently.
 type toy struct {
 	now  func() time.Time
 	mu   sync.Mutex
@@ -90,7 +90,7 @@ func (s *toy) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, 
 		return r.shown(now), nil
 	case r.State == store.Running && !now.Before(r.leaseEnd):
 		r.SettledAt = now
-		err := r.step(store.VerbPark)
+		err := r.step(store.VerbMarkUnknown)
 		return r.shown(now), err
 	}
 	if r.step(store.VerbClaim) != nil { // not free: settled, or Running, or Unknown

@@ -153,7 +153,7 @@ func (c *workCase[Tx]) othersGoOnWithWork() {
 	afterwards()
 }
 
-// sweptMeanwhile has the record that a transaction goes on from forgotten, and
+// sweptMeanwhile has the record that a transaction continues from forgotten, and
 // swept, while the function runs.
 func (c *txCase[Tx]) sweptMeanwhile() {
 	for _, keep := range []store.Retention{{Result: c.unit, Tombstone: c.unit}, {Result: c.unit / 4, Tombstone: c.unit / 4}} {

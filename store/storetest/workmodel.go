@@ -45,10 +45,10 @@ func (m *model) renewed() {
 	}
 }
 
-// park makes a dead run's record unknown, or accepted if the run may be repeated.
+// park makes an expired run's record unknown, or accepted if the run may be repeated.
 func (m *model) park() {
 	if !m.kept.repeats {
-		m.to(store.VerbPark)
+		m.to(store.VerbMarkUnknown)
 		return
 	}
 	m.to(store.VerbReturn)
@@ -156,7 +156,7 @@ func (m *model) relayed(fence int64, keep store.Retention, now moment) error {
 	return nil
 }
 
-// handOut says what is wrong with a record having been handed out, or not.
+// handOut says what is wrong with a record having been returned, or not.
 func (m *model) handOut(messages, got bool, again time.Duration, now moment) error {
 	want := m.waits(messages) && (m.kept.atOnce || m.kept.vague && got || now.reached(m.kept.due))
 	if want != got {

@@ -90,7 +90,7 @@ svg{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
 </style>
 `
 
-// sheet is a drawing under way.
+// sheet is a drawing in progress.
 type sheet struct {
 	bytes.Buffer
 	top float64 // of the plot, below title and legend

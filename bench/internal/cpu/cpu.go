@@ -78,7 +78,7 @@ func scheduled(dir string, threads int64) (sum time.Duration, ok bool) {
 		b, err := os.ReadFile(file)
 		fields := bytes.Fields(b)
 		if err != nil || len(fields) == 0 {
-			continue // it has ended meanwhile
+			continue // it has ended in the meantime
 		}
 		n, err := strconv.ParseInt(string(fields[0]), 10, 64)
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package network is a network between programs of one machine: a proxy that delays each
 // direction of its connections by a time. It delays, and does not slow down: what is sent
-// while earlier bytes are under way is under way with them, so that a stream of many packets
+// while earlier bytes are in progress is in progress with them, so that a stream of many packets
 // arrives as fast as it was sent, later.
 package network
 
@@ -109,9 +109,9 @@ type line struct {
 	delay time.Duration
 
 	mu     sync.Mutex
-	turn   *sync.Cond // mu; the line has got something, has less under way, or is over
+	turn   *sync.Cond // mu; the line has got something, has less in progress, or is over
 	queue  []parcel
-	bytes  int // under way
+	bytes  int // in progress
 	closed bool
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Page requires that the program in the page of a skin be the main.go of its example, in
+// Page requires that the program in the page of an adapter be the main.go of its example, in
 // whose folder the test runs.
 func Page(t *testing.T, skin string) {
 	t.Helper()

@@ -29,7 +29,7 @@ func TestAbandonedClaimLeavesTheClaimOfAnotherOwner(t *testing.T) {
 	})
 }
 
-// The record was forgotten meanwhile, and the key was used for another request.
+// The record was forgotten in the meantime, and the key was used for another request.
 func TestRunThatAServiceSettlesDoesNotReturnTheOutcomeOfAnotherRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSpy()

@@ -367,7 +367,7 @@ func TestRunningOperationIsAskedToEnd(t *testing.T) {
 	if st, err := e.Lookup(t.Context(), it.ID); err != nil || !st.Record.Cancelling || st.Record.Fence != run.Fence() {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	// It did not heed that, and failed in a way that lets it run again: the next
+	// It did not obey that, and failed in a way that lets it run again: the next
 	// attempt is asked, and so is one that has not begun yet.
 	if err := run.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestAwaitIsToldAtOnceOfWhatEndsInThisProcess(t *testing.T) {
 			complete(t, run, "shipped")
 		},
 		"parked": func(t *testing.T, e *stet.Engine, it stet.Item) {
-			if err := take(t, e, it).Park(t.Context()); err != nil {
+			if err := take(t, e, it).MarkUnknown(t.Context()); err != nil {
 				t.Error(err)
 			}
 		},

@@ -20,7 +20,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 			store := memory.New(memory.Options{})
 			var effects, verified int
 			e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: time.Second,
-				Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+				Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 					if verified++; verified == 1 {
 						time.Sleep(3 * time.Second)
 					}
@@ -45,7 +45,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(3 * time.Second) // of work, which does not heed its context
+			time.Sleep(3 * time.Second) // of work, which does not obey its context
 			effects++
 			if cause := context.Cause(run.Context()); cause != nil {
 				t.Errorf("%s: the context of a run that is alive ended: %v", way, cause)
@@ -129,7 +129,7 @@ func leaseLeft(t *testing.T, st store.Store, run *stet.Lease) time.Duration {
 	return rec.LeaseLeft
 }
 
-// TestClaimWhoseLeaseCannotBeHeldRunsNothing: and is given back.
+// TestClaimWhoseLeaseCannotBeHeldRunsNothing: and is released.
 func TestClaimWhoseLeaseCannotBeHeldRunsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tardy{Store: memory.New(memory.Options{}), way: 900 * time.Millisecond}

@@ -140,7 +140,7 @@ func TestHangingHeartbeatDoesNotHideALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &scripted{Store: memory.New(memory.Options{})}
 		st.extend = func(context.Context, []store.Claim, time.Duration) ([]store.Claim, error) {
-			time.Sleep(10 * time.Minute) // heeds no context
+			time.Sleep(10 * time.Minute) // obeys no context
 			return nil, errDown
 		}
 		e := newEngine(t, st, stet.Options{})
@@ -175,17 +175,17 @@ func TestHeartbeatBesideASettleLosesNothing(t *testing.T) {
 }
 
 func TestVerifierIsNotAskedByHalf(t *testing.T) {
-	for name, stale := range map[string]stet.Verdict{"fail": stet.ItHappened(stet.Outcome{Failed: true}), "take over": stet.MayRunAgain()} {
+	for name, stale := range map[string]stet.Resolution{"fail": stet.ItHappened(stet.Outcome{Failed: true}), "take over": stet.MayRunAgain()} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memory.New(memory.Options{})
 				leaving, leave := context.WithCancel(t.Context())
 				sick := true
 				e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stale,
-					Verify: func(ctx context.Context, _ stet.Status) (stet.Verdict, error) {
+					Verify: func(ctx context.Context, _ stet.Status) (stet.Resolution, error) {
 						leave() // the client hangs up
 						if err := ctx.Err(); err != nil || sick {
-							return stet.Verdict{}, errDown
+							return stet.Resolution{}, errDown
 						}
 						return stet.ItHappened(stet.Outcome{Body: []byte(`"charged before"`)}), nil
 					}}})
@@ -208,7 +208,7 @@ func TestVerifierThatBeginsItsOwnOperationDoesNotHang(t *testing.T) {
 		store := memory.New(memory.Options{})
 		var e *stet.Engine
 		var inner error
-		e = newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+		e = newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			_, inner = e.Begin(t.Context(), op)
 			return stet.CannotKnow(), nil
 		}}})

@@ -268,7 +268,7 @@ func (s *partial) Sweep(context.Context, int) (store.Swept, error) {
 	return store.Swept{Purged: 1}, nil
 }
 
-// TestUnreachedRecordEndsNoOtherRun: heartbeats of the others go on, and the lease
+// TestUnreachedRecordEndsNoOtherRun: heartbeats of the others continue, and the lease
 // of the one that could not be reached counts from when it was last renewed.
 func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 	for name, cause := range map[string]error{"a server that is down": errDown, "a damaged record": errUnreadable} {
@@ -301,7 +301,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 	}
 }
 
-// TestShortOutageOfAPartEndsNothing: what is reached again in time goes on.
+// TestShortOutageOfAPartEndsNothing: what is reached again in time continues.
 func TestShortOutageOfAPartEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &partial{Store: memory.New(memory.Options{})}
@@ -330,7 +330,7 @@ func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, run := range runs {
 			wg.Go(func() {
-				err := run.Park(t.Context())
+				err := run.MarkUnknown(t.Context())
 				if failed := i == 2 || i == 4; failed != (stet.KindOf(err) == stet.KindStore) || !failed && err != nil {
 					t.Errorf("run %d: %v", i, err)
 				}

@@ -27,7 +27,7 @@ func (f *forgetful) Save(ctx context.Context, c store.Claim, notes store.Notes, 
 	return f.Store.Save(ctx, c, notes, repeatable)
 }
 
-// charging begins the step "charge" of a run, which goes on until end is called.
+// charging begins the step "charge" of a run, which continues until end is called.
 func charging(t *testing.T, run *stet.Lease) (end func()) {
 	t.Helper()
 	begun, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})

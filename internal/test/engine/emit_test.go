@@ -146,7 +146,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	for _, end := range []func(*stet.Lease) error{
 		func(r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) },
-		func(r *stet.Lease) error { return r.Park(t.Context()) },
+		func(r *stet.Lease) error { return r.MarkUnknown(t.Context()) },
 	} {
 		run := take(t, e, it)
 		if err := errors.Join(run.Emit(shipped), end(run)); err != nil {
@@ -395,7 +395,7 @@ func (s halfDown) DueMessages(ctx context.Context, limit int, again time.Duratio
 	return recs, errors.Join(err, errDown)
 }
 
-// What was handed out is not handed out again for a while, by any call.
+// What was returned is not returned again for a while, by any call.
 func TestMessagesOfTheRestLeaveWhileAPartOfTheStoreIsDown(t *testing.T) {
 	e := newEngine(t, halfDown{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1})
 	if n, err := e.Relay(t.Context(), 1, time.Minute, nil); n != 0 || stet.KindOf(err) != stet.KindStore {

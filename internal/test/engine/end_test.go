@@ -65,7 +65,7 @@ func TestPermanentErrorIsSettledAfterTheRollback(t *testing.T) {
 	}
 }
 
-// A run whose handler has returned holds its claim no longer, whatever a face says of
+// A run whose handler has returned holds its claim no longer, whatever an adapter says of
 // its next one.
 func TestRunIsReleasedForAsLongAsCanBe(t *testing.T) {
 	st := memory.New(memory.Options{})

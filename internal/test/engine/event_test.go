@@ -143,8 +143,8 @@ func TestSweepIsReported(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		rec.mu.Lock()
 		defer rec.mu.Unlock()
-		if !slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.Parked == 1 }) {
-			t.Fatalf("got %+v; want slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.Parked == 1 })", rec.events)
+		if !slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.MarkedUnknown == 1 }) {
+			t.Fatalf("got %+v; want slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.MarkedUnknown == 1 })", rec.events)
 		}
 	})
 }

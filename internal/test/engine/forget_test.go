@@ -150,7 +150,7 @@ func TestRunThatHasDoneAStepIsRemembered(t *testing.T) {
 	}
 }
 
-// unheard is a store whose first Release gets no answer. meanwhile happens before the
+// unheard is a store whose first Release gets no answer. in the meantime happens before the
 // second, which comes through.
 type unheard struct {
 	*memory.Store
@@ -173,7 +173,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A repeated release that finds no record was heeded the first time. One that finds an
+// A repeated release that finds no record was obeyed the first time. One that finds an
 // outcome was not.
 func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -244,7 +244,7 @@ func TestRunThatWasTakenOverDoesNotAnswerForItsSuccessor(t *testing.T) {
 	}
 }
 
-// A face may have the key freed of a run that had no effect, whatever the policy says.
+// An adapter may have the key freed of a run that had no effect, whatever the policy says.
 func TestReleaseThatForgetsFreesTheKey(t *testing.T) {
 	e, st, _ := later(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain(), Lease: time.Second}})
 	release := func(attempt int, want store.State) {

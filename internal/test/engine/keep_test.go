@@ -34,7 +34,7 @@ func TestPolicyKeepsScopeAndKeyForAVerifier(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := run.Park(t.Context()); err != nil {
+		if err := run.MarkUnknown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if st, err := e.Lookup(t.Context(), run.ID()); err != nil || st.Op != c.want || st.Record.Label.Ref != c.want.Ref {

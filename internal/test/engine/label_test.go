@@ -15,7 +15,7 @@ import (
 func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	s := memory.New(memory.Options{})
 	var asked []stet.Status
-	e, err := stet.New(s, stet.Options{SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	e, err := stet.New(s, stet.Options{SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		asked = append(asked, st)
 		return stet.ItDidNotHappen(), nil
 	}}}, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}})
@@ -28,7 +28,7 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); err != nil {
+	if err := run.MarkUnknown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := s.Read(t.Context(), run.ID())
@@ -50,11 +50,11 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	}
 }
 
-// A verdict about another order would be a lie.
+// A resolution about another order would be a lie.
 func TestReferenceThatWasChangedIsNotVerified(t *testing.T) {
 	s := memory.New(memory.Options{})
 	secret := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}
-	e, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: secret, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+	e, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: secret, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 		t.Error("the verifier was asked")
 		return stet.ItDidNotHappen(), nil
 	}}})

@@ -311,7 +311,7 @@ func TestReleaseThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
 	})
 }
 
-// Nor is anyone told that it is being executed when it only could not be parked.
+// Nor is anyone told that it is being executed when it only could not be marked unknown.
 func TestParkThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpy()

@@ -28,7 +28,7 @@ func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
 			st := memory.New(memory.Options{})
 			e := newEngine(t, st, stet.Options{SweepEvery: -1})
 			die(t, st, op)
-			shown := browse(t, st, store.Running) // lapsed, and not parked yet
+			shown := browse(t, st, store.Running) // lapsed, and not marked unknown yet
 			if swept {
 				_, _ = st.Sweep(t.Context(), 10)
 				shown = browse(t, st, store.Unknown)
@@ -65,7 +65,7 @@ func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
 			}
 		}
 		other := stet.ItHappened(stet.Outcome{Failed: true})
-		for _, v := range []stet.Verdict{other, stet.ItDidNotHappen()} {
+		for _, v := range []stet.Resolution{other, stet.ItDidNotHappen()} {
 			if err := e.Resolve(t.Context(), dead, "", v); stet.KindOf(err) != stet.KindFenced {
 				t.Fatalf("a second verdict: %v", err)
 			}
@@ -180,7 +180,7 @@ func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := die(t, st, op)
-		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
+		for _, v := range []stet.Resolution{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
 			if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindFenced {
 				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
 			}

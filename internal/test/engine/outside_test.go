@@ -159,7 +159,7 @@ func TestOutcomeThatComesBetweenTheLastLookAndTheEndIsTheOutcome(t *testing.T) {
 	}
 }
 
-// While another run goes on nothing is said of it but that.
+// While another run continues nothing is said of it but that.
 func TestRunThatWasOvertakenIsInFlightWhileTheNextGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})

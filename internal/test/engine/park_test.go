@@ -58,7 +58,7 @@ func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 		store := memory.New(memory.Options{})
 		asked := 0
 		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{
-			Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 				asked++
 				return stet.ItDidNotHappen(), nil
 			}}})
@@ -104,15 +104,15 @@ func TestParkEndsARunOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run.Park(t.Context()); err != nil {
+		if err := run.MarkUnknown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if run.Context().Err() == nil {
 			t.Error("the run's context goes on")
 		}
-		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context(), stet.Again{}), run.Settle(t.Context(), stet.Outcome{})} {
+		for _, err := range []error{run.MarkUnknown(t.Context()), run.Release(t.Context(), stet.Again{}), run.Settle(t.Context(), stet.Outcome{})} {
 			if stet.KindOf(err) != stet.KindInvalid {
-				t.Errorf("after Park: %v", err)
+				t.Errorf("after MarkUnknown: %v", err)
 			}
 		}
 		browse(t, st, store.Unknown)
@@ -137,7 +137,7 @@ func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); stet.KindOf(err) != stet.KindFenced {
+	if err := run.MarkUnknown(t.Context()); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("%v", err)
 	}
 	browse(t, st, store.Completed)
@@ -161,7 +161,7 @@ func (s slow) Extend(ctx context.Context, claims []store.Claim, lease time.Durat
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-// TestHeartbeatOnItsWayDoesNotCutTheTimeShort: a renewal that was sent before Park
+// TestHeartbeatOnItsWayDoesNotCutTheTimeShort: a renewal that was sent before MarkUnknown
 // must not put the lease back to its usual length.
 func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 		time.Sleep(15 * time.Second) // the heartbeat is at the gate
 		run.Declare(stet.MayHaveExecuted, time.Hour)
 		done := make(chan error, 1)
-		go func() { done <- run.Park(t.Context()) }()
+		go func() { done <- run.MarkUnknown(t.Context()) }()
 		time.Sleep(time.Second)
 		close(st.gate)
 		if err := <-done; err != nil {
@@ -220,7 +220,7 @@ func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 	})
 }
 
-// TestZombieIsNotToldThatItsOutcomeStands where another one was handed out and
+// TestZombieIsNotToldThatItsOutcomeStands where another one was returned and
 // is gone since: expired by hand, or kept for less long by another class.
 func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 	byHand := func(b store.Browser, c store.Claim) { _ = b.Expire(t.Context(), c) }
@@ -260,7 +260,7 @@ func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 	}
 }
 
-// standing is a store whose clock goes on while that of the process stands still, as
+// standing is a store whose clock continues while that of the process stands still, as
 // in a virtual machine that is paused: leases run out within moments.
 type standing struct {
 	*memory.Store

@@ -14,7 +14,7 @@ import (
 )
 
 // lame is a store of which a part is down: it renews the claims of the others at once,
-// and then waits for that part in vain.
+// and then waits for that part without effect.
 type lame struct {
 	*memory.Store
 	down map[store.ID]bool

@@ -54,7 +54,7 @@ func TestMismatchIsToldToWhoFollowsAReplay(t *testing.T) {
 	})
 }
 
-// parking is a store whose first claim is granted, parked by somebody's sweep,
+// marking unknown is a store whose first claim is granted, marked unknown by somebody's sweep,
 // and then reported as failed.
 type parking struct {
 	*memory.Store

@@ -88,7 +88,7 @@ func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
 func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 	text := stet.Outcome{Failed: true, Status: 503, Body: []byte("ask us")}
 	for name, c := range map[string]struct {
-		stale stet.Verdict
+		stale stet.Resolution
 		ok    bool
 	}{
 		"none": {ok: true}, "cannot know": {stet.CannotKnow(), true}, "may run again": {stet.MayRunAgain(), true},
@@ -133,7 +133,7 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		verdict stet.Verdict
+		verdict stet.Resolution
 		err     error
 		runs    int
 		value   string
@@ -151,7 +151,7 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 				store := memory.New(memory.Options{})
 				var asked stet.Status
 				e := newEngine(t, store, stet.Options{Policy: stet.Policy{
-					Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+					Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 						asked = st
 						return c.verdict, c.err
 					},
@@ -175,7 +175,7 @@ func TestVerifierThatPanicsLeavesTheKeyUsable(t *testing.T) {
 		store := memory.New(memory.Options{})
 		sick := true
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{
-			Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 				if sick {
 					panic("sick")
 				}

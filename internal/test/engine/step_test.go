@@ -451,7 +451,7 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 }
 
 // TestReportedProgressTakesNothingFromTheRun: what another process reports of a run must not
-// be taken for what the run itself notes down, or a step in doubt would be forgotten.
+// be taken for what the run itself stores, or a step in doubt would be forgotten.
 func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)

@@ -55,7 +55,7 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 }
 
 // Nobody knows whether the transaction was committed: the run writes nothing over
-// what it may have noted down, and the next attempt finds out.
+// what it may have stored, and the next attempt finds out.
 func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
 		st, _ := bank(t)

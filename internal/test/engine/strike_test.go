@@ -25,7 +25,7 @@ func diesCharging(t *testing.T, store *memory.Store) stet.Item {
 	return it
 }
 
-// inDoubt does what diesCharging says in a run, and parks it.
+// inDoubt does what diesCharging says in a run, and marks it unknown.
 func inDoubt(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	if _, err := stet.Step(run.Context(), "reserve", func(context.Context) (string, error) { return "reserved", nil }); err != nil {
@@ -35,7 +35,7 @@ func inDoubt(t *testing.T, run *stet.Lease) {
 	if stet.KindOf(err) != stet.KindUnknown {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); err != nil {
+	if err := run.MarkUnknown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -64,7 +64,7 @@ func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
 	e := newEngine(t, st, stet.Options{})
 	shown := browse(t, st, store.Unknown)
 	var wg sync.WaitGroup
-	for range 8 { // the same verdict again, and by several at a time
+	for range 8 { // the same resolution again, and by several at a time
 		wg.Go(func() {
 			if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
 				t.Error(err)
@@ -79,8 +79,8 @@ func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
 }
 
 func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
-	never := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
-	for _, stale := range []stet.Verdict{stet.CannotKnow(), stet.MayRunAgain()} {
+	never := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil }
+	for _, stale := range []stet.Resolution{stet.CannotKnow(), stet.MayRunAgain()} {
 		store := memory.New(memory.Options{})
 		it := diesCharging(t, store)
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: never, Stale: stale}})
@@ -93,7 +93,7 @@ func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
 
 // Neither by a worker nor by a retry.
 func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
-	may := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.MayRunAgain(), nil }
+	may := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.MayRunAgain(), nil }
 	for name, p := range map[string]stet.Policy{
 		"Policy.Stale": {Stale: stet.MayRunAgain()},
 		"Verify":       {Stale: stet.ItHappened(stet.Outcome{Failed: true}), Verify: may},
@@ -124,7 +124,7 @@ func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
-	if err := take(t, e, it).Park(t.Context()); err != nil {
+	if err := take(t, e, it).MarkUnknown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	shown := browse(t, st, store.Unknown)
@@ -165,7 +165,7 @@ func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 	})
 }
 
-// A verdict that could not be written down must not release what is in doubt.
+// A resolution that could not be written down must not release what is in doubt.
 func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := diesCharging(t, st)
@@ -191,11 +191,11 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	if err := st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); err != nil {
+	if err := run.MarkUnknown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	shown := browse(t, st, store.Unknown)
-	for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.MayRunAgain()} {
+	for _, v := range []stet.Resolution{stet.ItDidNotHappen(), stet.MayRunAgain()} {
 		if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("Resolve: %v", err)
 		}

@@ -202,17 +202,17 @@ func abandoned(t *testing.T, st store.Store, it stet.Item) store.Record {
 }
 
 func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
-	happened := func(context.Context, stet.Status) (stet.Verdict, error) {
+	happened := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte("in the books")}), nil
 	}
-	didNot := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	didNot := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		if st.Op.Scope != op.Scope || st.Op.Key != op.Key {
-			return stet.Verdict{}, errors.New("asked about another operation")
+			return stet.Resolution{}, errors.New("asked about another operation")
 		}
 		return stet.ItDidNotHappen(), nil
 	}
-	broken := func(context.Context, stet.Status) (stet.Verdict, error) {
-		return stet.Verdict{}, errors.New("the processor is down")
+	broken := func(context.Context, stet.Status) (stet.Resolution, error) {
+		return stet.Resolution{}, errors.New("the processor is down")
 	}
 	for name, c := range map[string]struct {
 		policy stet.Policy
@@ -266,7 +266,7 @@ func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
 		run.Declare(stet.MayHaveExecuted, 0)
-		if err := run.Park(t.Context()); err != nil {
+		if err := run.MarkUnknown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if items := due(t, e, time.Second); len(items) != 0 {
@@ -424,7 +424,7 @@ func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
 	}
 }
 
-// Otherwise it would be there for ever: nobody can run it.
+// Otherwise it would be there permanently: nobody can run it.
 func TestDamagedWorkCanBeCancelled(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := accept(t, newEngine(t, st, encrypted(secret("lost", 1))), op, parcel)
@@ -459,7 +459,7 @@ func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		early("given back for later")
-		if items := due(t, e, time.Hour); len(items) != 1 { // handed out: that is no reason to wait
+		if items := due(t, e, time.Hour); len(items) != 1 { // returned: that is no reason to wait
 			t.Fatalf("%v", items)
 		}
 		complete(t, take(t, e, it), "x")

@@ -151,8 +151,8 @@ func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
 }
 
 // lostCommit never hears of its commits.
-// vain is a store whose transaction turns out to be in vain: other has settled the
-// operation meanwhile.
+// vain is a store whose transaction turns out to be without effect: other has settled the
+// operation in the meantime.
 type vain struct {
 	*sqlite.Store
 	other func()
@@ -208,7 +208,7 @@ func (s lostCommit) RunTx(ctx context.Context, req store.ClaimRequest, keep stor
 func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
 	st, e := bank(t)
 	verified := newEngine(t, st, stet.Options{Policy: stet.Policy{
-		Verify: func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
+		Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil },
 	}})
 	_, err := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", op.Scope, op.Key), Owner: store.NewOwner(), Lease: 1})
 	if err != nil {

@@ -66,7 +66,7 @@ func TestOutcomeThatCannotBeKeptIsNeverLostInSilence(t *testing.T) {
 		"status":          {stet.Outcome{Status: 1000}, "status 1000"},
 		"negative status": {stet.Outcome{Status: -1}, "status -1"},
 		"no name":         {stet.Outcome{Trailer: []store.Field{{}}}, "has no name"},
-		"face":            {stet.Outcome{Face: 99}, "face(99)"},
+		"face":            {stet.Outcome{Adapter: 99}, "face(99)"},
 		"reason":          {stet.Outcome{Reason: 99}, "reason(99)"},
 		"none to keep":    {stet.Outcome{Gone: true}, ""},
 	} {
@@ -84,7 +84,7 @@ func TestOutcomeThatCannotBeKeptIsNeverLostInSilence(t *testing.T) {
 				t.Error(err)
 			}
 			dead := begin(t, e, id("resolved"))
-			if err := dead.Park(t.Context()); err != nil {
+			if err := dead.MarkUnknown(t.Context()); err != nil {
 				t.Error(err)
 			}
 			if err := e.Resolve(t.Context(), shown(dead), "", stet.ItHappened(test.out)); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// A retry, a worker and an operator who asks for the Status see one dead run.
+// A retry, a worker and an operator who asks for the Status see one expired run.
 func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 	var asked []stet.Status
 	st := memory.New(memory.Options{})
-	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		asked = append(asked, st)
 		return stet.CannotKnow(), nil
 	}}})
@@ -48,9 +48,9 @@ func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 func TestVerifierIsAskedThoughTheNotesCannotBeRead(t *testing.T) {
 	st := memory.New(memory.Options{})
 	verdict := stet.ItDidNotHappen()
-	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) { return verdict, nil }}})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return verdict, nil }}})
 	run := begin(t, e, op)
-	if err := errors.Join(st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false), run.Park(t.Context())); err != nil {
+	if err := errors.Join(st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false), run.MarkUnknown(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindDamaged {

@@ -118,7 +118,7 @@ func (l *link) cut() {
 }
 
 // Refuse stops listening: new connections are refused by the kernel. Those that
-// exist go on; see Cut.
+// exist continue; see Cut.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

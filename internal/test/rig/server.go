@@ -245,7 +245,7 @@ func (s *Server) Pause() error {
 	return poll(ctx, func() bool { return freeze(s.proc.cmd.Process.Pid) && freeze(processes(s.dir)...) })
 }
 
-// Resume lets a paused server go on.
+// Resume lets a paused server continue.
 func (s *Server) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // run at a time, and keep those of one group in their order. Make them with
 // NewLanes.
 //
-// A goroutine that has ended a job goes on with the one that has waited longest: a
+// A goroutine that has ended a job continues with the one that has waited longest: a
 // new one would have to grow its stack for each message, and one that is woken for
 // each costs as much as all else about it.
 type Lanes struct {
@@ -94,7 +94,7 @@ func (l *Lanes) Free() int {
 	return l.size - l.held
 }
 
-// free gives back a slot. The caller holds l.mu.
+// free releases a slot. The caller holds l.mu.
 func (l *Lanes) free() {
 	l.held--
 	if l.freed != nil && l.size-l.held >= l.need {
@@ -119,7 +119,7 @@ func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 // if ctx ends first.
 func (l *Lanes) Reserve(ctx context.Context, n int) bool { return l.await(ctx, n, true) }
 
-// Release gives back n slots that were reserved and are not needed.
+// Release releases n slots that were reserved and are not needed.
 func (l *Lanes) Release(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +243,7 @@ func (l *Lanes) follow(lane string) {
 	l.queue = append(l.queue, waiting[0])
 }
 
-// Wait waits for all jobs. No job may be started meanwhile. Those that wait for others
+// Wait waits for all jobs. No job may be started in the meantime. Those that wait for others
 // to end run at once: they are there to find that their context has ended.
 func (l *Lanes) Wait() {
 	l.mu.Lock()

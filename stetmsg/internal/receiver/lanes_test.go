@@ -169,7 +169,7 @@ func TestGoroutinesAreUsedAgainAndEndWithWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := receiver.NewLanes(4, 4)
 		before := runtime.NumGoroutine()
-		for range 2 { // it goes on after Wait
+		for range 2 { // it continues after Wait
 			for range 10 {
 				for range 2 {
 					l.Go(t.Context(), "", func() {})

@@ -110,7 +110,7 @@ func answer(result rueidis.RedisResult) (any, error) {
 }
 
 // Pipeline implements store/redis.Pipeliner, on a connection that no other caller
-// uses meanwhile.
+// uses in the meantime.
 func (c *client) Pipeline(ctx context.Context, key string, commands ...[]string) (replies []any, err error) {
 	err = c.redis.Dedicated(func(d rueidis.DedicatedClient) error {
 		cmds := make([]rueidis.Completed, len(commands))

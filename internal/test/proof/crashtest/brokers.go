@@ -50,7 +50,7 @@ func DialNATS(url string) (*nats.Conn, js.JetStream, error) {
 //
 // They are limited streams and not work queues: after SIGKILL, NATS 2.9 has
 // forgotten some acknowledgements, but not that it has removed what was
-// acknowledged, and looks for that for ever instead of delivering the rest.
+// acknowledged, and looks for that permanently instead of delivering the rest.
 func StartNATS(ctx context.Context, r *rig.Rig, streams ...js.StreamConfig) (*rig.NATSServer, error) {
 	server, err := r.StartNATS(ctx)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskSize is what a small disk holds: the records of a long storm, and SQLite's
+// diskSize is what a small disk holds: the records of a long load test, and SQLite's
 // log.
 const diskSize = 64 << 20
 

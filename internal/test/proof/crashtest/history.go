@@ -73,7 +73,7 @@ type Event struct {
 	Key     string  `json:"key,omitempty"`
 	Name    string  `json:"name,omitempty"`    // the kind of operation
 	Cancels bool    `json:"cancels,omitempty"` // its client asks for its end
-	Patient bool    `json:"patient,omitempty"` // clients go on when they are told that it is unknown
+	Patient bool    `json:"patient,omitempty"` // clients continue when they are told that it is unknown
 	Waits   bool    `json:"waits,omitempty"`   // for the outcome
 	Status  int     `json:"status,omitempty"`  // of the response
 	Says    string  `json:"says,omitempty"`    // what the response says: Outcome, OutcomeUnknown …
@@ -88,7 +88,7 @@ type Event struct {
 	// Of deaths.
 	Point string   `json:"point,omitempty"`
 	Visit int      `json:"visit,omitempty"`
-	Under []string `json:"under,omitempty"` // operations that were at the point; or under way, if Point is nobody's
+	Under []string `json:"under,omitempty"` // operations that were at the point; or in progress, if Point is nobody's
 }
 
 // History is what one process has seen, appended to a file of its own: what was

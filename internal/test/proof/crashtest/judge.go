@@ -83,8 +83,8 @@ type Trial struct {
 	Letters []Letter
 }
 
-// Verdict is what the judge found.
-type Verdict struct {
+// Resolution is what the judge found.
+type Resolution struct {
 	Operations     int // that were asked for
 	Requests       int // of clients
 	Calls          int // of stores
@@ -107,7 +107,7 @@ type Verdict struct {
 	Violations []Violation
 }
 
-func (v *Verdict) add(o Verdict) {
+func (v *Resolution) add(o Resolution) {
 	for _, n := range [][2]*int{{&v.Operations, &o.Operations}, {&v.Requests, &o.Requests}, {&v.Calls, &o.Calls}, {&v.Once, &o.Once}, {&v.Unknown, &o.Unknown},
 		{&v.UnknownCharged, &o.UnknownCharged}, {&v.Refused, &o.Refused}, {&v.Undecided, &o.Undecided}} {
 		*n[0] += *n[1]
@@ -124,7 +124,7 @@ func (v *Verdict) add(o Verdict) {
 
 // Summary is one line for each promise that was broken: how often, and the first
 // examples.
-func (v Verdict) Summary(examples int) (lines []string) {
+func (v Resolution) Summary(examples int) (lines []string) {
 	all := make(map[string][]string)
 	for _, b := range v.Violations {
 		all[b.Promise] = append(all[b.Promise], b.Detail)
@@ -161,12 +161,12 @@ type judge struct {
 	recorded bool // the calls of stores are in the histories
 	deaths   []Event
 	senders  map[string]*subject // of messages, by their ID
-	v        Verdict
+	v        Resolution
 }
 
 // Judge compares what clients were told, what stores answered and what records say
 // in the end with the ledger and with each other.
-func Judge(t Trial, law Law) Verdict {
+func Judge(t Trial, law Law) Resolution {
 	j := &judge{Law: law, subjects: make(map[string]*subject), senders: make(map[string]*subject)}
 	j.v.Fates = make(map[fault.Point]Fates)
 	j.sort(t.Events)

@@ -19,7 +19,7 @@ type story struct {
 }
 
 // judge judges it as payments are.
-func (s *story) judge(mayBeUnknown bool) Verdict {
+func (s *story) judge(mayBeUnknown bool) Resolution {
 	return Judge(Trial{Events: s.events, Effects: s.ledger}, PaymentLaw(mayBeUnknown))
 }
 

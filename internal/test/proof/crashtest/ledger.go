@@ -126,7 +126,7 @@ func (l *Ledger) Add(kind string, e Effect) error {
 	return l.locked(func() error { return l.write(kind, e) })
 }
 
-// Have has an effect, unless a verifier was told meanwhile that this run will have
+// Have has an effect, unless a verifier was told in the meantime that this run will have
 // none: then the error is ErrVoided. When it returns nil, the effect has happened.
 func (l *Ledger) Have(e Effect) error {
 	return l.locked(func() error {

@@ -183,7 +183,7 @@ func (r record) claim(in, out Event) []record {
 		return nil
 	case free:
 		// A store may repeat a claim itself, whose reply was lost, and find it
-		// parked meanwhile.
+		// marked unknown in the meantime.
 		parked := after
 		parked.state = unknown
 		return append(after.shown(out), parked.shown(out)...)

@@ -11,9 +11,9 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// Report is what came of a siege, or of several.
+// Report is what came of a crash test, or of several.
 type Report struct {
-	Verdict
+	Resolution
 	Tally
 }
 
@@ -23,7 +23,7 @@ func (r *Report) Add(o Report) {
 		r.Tally = newTally()
 	}
 	r.Tally.add(o.Tally)
-	r.Verdict.add(o.Verdict)
+	r.Resolution.add(o.Resolution)
 }
 
 // NetworkFaults is the number of all faults of the network.
@@ -73,7 +73,7 @@ func (s *subject) listed() string {
 }
 
 // PrintTable writes the fates of operations whose process died, as a Markdown
-// table: fault points by storms, each cell "not executed / executed / unknown".
+// table: fault points by load tests, each cell "not executed / executed / unknown".
 func PrintTable(w io.Writer, names []string, reports map[string]*Report) {
 	fmt.Fprintf(w, "| killed at | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
 	for _, p := range fault.Points {

@@ -30,7 +30,7 @@ type Plan struct {
 	draw  func(*rand.Rand, *Visit)
 	next  int
 	left  int // kills
-	waste int // processes that may end without having been killed before the siege is given up
+	waste int // processes that may end without having been killed before the crash test is given up
 }
 
 // NewPlan plans kills. draw, unless it is nil, may change a visit that is about to
@@ -77,7 +77,7 @@ type Lane struct {
 	Plan *Plan  // may be shared
 }
 
-// Siege has the processes in its lanes die.
+// Crash test has the processes in its lanes die.
 type Siege struct {
 	Lanes []*Lane
 	// Command is the process number n, from 1, for a lane; without a point in v it is
@@ -294,7 +294,7 @@ func (s *Siege) died(ctx context.Context, at fault.Point) (err error) {
 }
 
 // restart has the server go and come back. Processes may end by themselves
-// meanwhile.
+// in the meantime.
 func (s *Siege) restart(ctx context.Context) error {
 	s.outages.Add(1)
 	defer s.outages.Add(1)
@@ -305,14 +305,14 @@ func (s *Siege) restart(ctx context.Context) error {
 	return nil
 }
 
-// Moved grows with all that happens to the processes of a siege, and to what they
+// Moved grows with all that happens to the processes of a crash test, and to what they
 // need.
 func (s *Siege) Moved() int {
 	t := s.Tally()
 	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.NetworkFaults()
 }
 
-// Tally is what happened to the processes of a siege, and to what they need.
+// Tally is what happened to the processes of a crash test, and to what they need.
 type Tally struct {
 	Kills    int                 // of processes, that were to be killed
 	At       map[fault.Point]int // the same, by point

@@ -19,7 +19,7 @@ import (
 type Visit struct {
 	Point fault.Point   // "" not at all
 	N     int           // at which visit of it, from 1
-	Stop  time.Duration // if it is not 0: it stops there for so long, goes on as if nothing had been, and dies soon after
+	Stop  time.Duration // if it is not 0: it stops there for so long, continues as if nothing had been, and dies soon after
 }
 
 // Where processes died that were not at a fault point.
@@ -72,7 +72,7 @@ func (m *Mortal) tell() {
 	ev := Event{Kind: Die, Point: string(m.v.Point), Visit: m.v.N}
 	if id, ok := m.doing.Load(goroutine()); ok {
 		ev.Under = []string{id.(string)}
-	} else { // a heartbeat or a sweep: all that is under way
+	} else { // a heartbeat or a sweep: all that is in progress
 		m.doing.Range(func(_, id any) bool {
 			ev.Under = append(ev.Under, id.(string))
 			return true
@@ -86,7 +86,7 @@ func die() {
 	select {} // the signal is on its way: not one step further
 }
 
-// stop stops this process. Another one has it go on, also if its parent is dead.
+// stop stops this process. Another one has it continue, also if its parent is dead.
 func stop(d time.Duration) {
 	wake := exec.Command("/bin/sh", "-c", fmt.Sprintf("sleep %.1f; kill -CONT %d", d.Seconds(), os.Getpid())) //nolint:noctx // it ends by itself
 	if wake.Start() == nil {

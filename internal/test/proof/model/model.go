@@ -12,12 +12,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Policy is what becomes of dead runs.
+// Policy is what becomes of expired runs.
 type Policy uint8
 
 const (
-	// Park leaves them to the operator.
-	Park Policy = iota
+	// MarkUnknown leaves them to the operator.
+	MarkUnknown Policy = iota
 	// Verify asks the other side, which refuses from then on what it has not
 	// seen.
 	Verify
@@ -28,7 +28,7 @@ const (
 )
 
 // Policies lists all policies.
-var Policies = []Policy{Park, Verify, TakeOver, Fail}
+var Policies = []Policy{MarkUnknown, Verify, TakeOver, Fail}
 
 var policyNames = [...]string{"park", "verify", "take over", "fail"}
 
@@ -38,8 +38,8 @@ func (p Policy) String() string { return policyNames[p] }
 const Workers = 3
 
 const (
-	owners    = 2 // that a worker mints: one more after it has resolved a dead run
-	lateSlots = 2 // messages under way with nobody to hear the answer
+	owners    = 2 // that a worker mints: one more after it has resolved an expired run
+	lateSlots = 2 // messages in progress with nobody to hear the answer
 )
 
 // Options say what to explore.
@@ -71,8 +71,8 @@ const (
 	running    // has the claim, and has done nothing yet
 	settling   // of its own run
 	releasing  // likewise
-	asking     // the verifier about a dead run
-	resolving  // settles a dead run (out) or releases it
+	asking     // the verifier about an expired run
+	resolving  // settles an expired run (out) or releases it
 	abandoning // has given up on a claim that may have been granted
 	over       // told something, or dead
 )
@@ -128,7 +128,7 @@ const (
 	effect
 )
 
-// message is under way to the store, or to the other side.
+// message is in progress to the store, or to the other side.
 type message struct {
 	verb  verb
 	owner uint8
@@ -137,7 +137,7 @@ type message struct {
 	out   out
 }
 
-// operator looks at a parked record, and then writes.
+// operator looks at a marked unknown record, and then writes.
 type operator struct {
 	fence uint8
 	out   out // none: release
@@ -155,7 +155,7 @@ type state struct {
 
 	effects uint16 // fences that had their effect
 	refused uint16 // fences that the other side refuses
-	parked  uint16 // fences that were parked; of TakeOver only
+	parked  uint16 // fences that were marked unknown; of TakeOver only
 }
 
 // nobody owns a record whose owner no longer matters.

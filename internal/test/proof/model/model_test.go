@@ -72,7 +72,7 @@ func TestModelTakesEveryArrowOfTheLeaseMode(t *testing.T) {
 		})
 	}
 	states := []store.State{store.None, store.Running, store.Completed, store.Failed, store.Retryable, store.Unknown}
-	verbs := []store.Verb{store.VerbClaim, store.VerbComplete, store.VerbFail, store.VerbRelease, store.VerbPark}
+	verbs := []store.Verb{store.VerbClaim, store.VerbComplete, store.VerbFail, store.VerbRelease, store.VerbMarkUnknown}
 	for _, from := range states {
 		for _, to := range states {
 			arrow := slices.ContainsFunc(verbs, func(v store.Verb) bool {

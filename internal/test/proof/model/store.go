@@ -62,7 +62,7 @@ func (m *explorer) park(s *state) {
 	if m.Policy == TakeOver {
 		s.parked |= bit(s.rec.fence)
 	}
-	s.rec.to(store.VerbPark)
+	s.rec.to(store.VerbMarkUnknown)
 	s.rec.lapsed = false
 }
 

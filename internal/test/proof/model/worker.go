@@ -128,7 +128,7 @@ func (m *explorer) call(s state, i int, emit emit) {
 	emit(next, true, "a worker gives up")
 }
 
-// overtake leaves a copy of msg under way, if there is room.
+// overtake leaves a copy of msg in progress, if there is room.
 func (m *explorer) overtake(s state, msg message, then func(state)) {
 	if s.lates == m.Late {
 		return
@@ -252,8 +252,8 @@ func (m *explorer) arrive(s state, emit emit) {
 	}
 }
 
-// operate is what the operator can do: ask the other side about a parked run,
-// and then write what it said, whatever has happened meanwhile.
+// operate is what the operator can do: ask the other side about a marked unknown run,
+// and then write what it said, whatever has happened in the meantime.
 func (m *explorer) operate(s state, emit emit) {
 	next := s
 	switch {

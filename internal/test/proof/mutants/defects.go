@@ -218,7 +218,7 @@ var defects = []defect{
 	{"what a verdict rules out stays in doubt", "operator.go", "\t\terr = e.removeOpenSteps(ctx, now, n)\n", "", some("Doubt", engineTests)},
 	{"an operation in doubt is settled", "run.go", "\tif doubt == nil {\n\t\tdefer", "\tif doubt == nil || r.taken {\n\t\tdefer", some("Doubt|Open", engineTests)},
 	{"a reconciler's verdict is carried out on whatever stands now", "reconcile/one.go",
-		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Verdict", []string{"./reconcile"})},
+		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Resolution", []string{"./reconcile"})},
 	{"a reconciler decides about an attempt that Select has not seen", "reconcile/one.go",
 		"!dead(st.Record) || st.Record.Fence != shown.Fence {", "!dead(st.Record) {", some("Attempt", []string{"./reconcile"})},
 	{"a reconciler announces a next attempt although a step is in doubt", "reconcile/one.go",

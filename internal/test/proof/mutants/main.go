@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// verdict is what the tests say of a defect.
+// resolution is what the tests say of a defect.
 type verdict struct {
 	caught bool
 	by     string // the first test that failed

@@ -31,7 +31,7 @@ type client struct {
 	api      bool // calls Do rather than Begin and Settle, or DoTx rather than RunTx
 	tx       bool // in a transaction
 	patient  bool // waits for a run in flight
-	obedient bool // its handler heeds its context
+	obedient bool // its handler obeys its context
 	leaves   bool // hangs up after a while
 }
 
@@ -251,7 +251,7 @@ func (w *world) effect(c *call) (string, error) {
 
 // verify is the verifier of the class "verify": it asks the other side, which
 // refuses from then on what it has not seen.
-func (p *process) verify(ctx context.Context, st stet.Status) (v stet.Verdict, err error) {
+func (p *process) verify(ctx context.Context, st stet.Status) (v stet.Resolution, err error) {
 	key := int8(strings.Index(keyLetters, st.Op.Key))
 	c := &call{p: p, kind: verify, key: key, fence: st.Record.Fence}
 	c.do = func() error {

@@ -61,7 +61,7 @@ func (s server) enter(t *txn) (store.Record, error) {
 	case rec.State != store.None && rec.Fingerprint != t.req.Fingerprint:
 		return rec, store.ErrMismatch
 	case rec.State == store.Running && rec.LeaseLeft <= 0:
-		return w.store.Claim(t.p.ctx, t.req) // which parks it
+		return w.store.Claim(t.p.ctx, t.req) // which marks it unknown
 	case rec.State != store.None && (rec.State != store.Retryable || rec.Owner == t.req.Owner):
 		return rec, nil
 	case holder != nil:
@@ -117,7 +117,7 @@ func (w *world) hold(t *txn) {
 	w.txns[t.key] = t
 }
 
-// let has t let go of it, for good.
+// let has t release it, for good.
 func (w *world) let(t *txn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

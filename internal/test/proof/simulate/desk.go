@@ -139,7 +139,7 @@ func (d desk) RunTx(context.Context, store.ClaimRequest, store.Retention,
 // workTx is a transaction that writes to the record of one accepted operation. Its
 // statements only look whether they would do; its COMMIT looks again, and carries
 // everything out or nothing. So it can do all that a server can, which locks the
-// record meanwhile, and be rolled back for no other reason than that it lost a race.
+// record in the meantime, and be rolled back for no other reason than that it lost a race.
 type workTx struct {
 	p     *process
 	key   int8

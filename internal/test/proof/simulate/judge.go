@@ -20,7 +20,7 @@ type seen struct {
 // judge is what is known of the records so far.
 type judge struct {
 	seen   [maxKeys]seen
-	parked [maxKeys][]int64 // fences whose lease had run out when they were parked
+	parked [maxKeys][]int64 // fences whose lease had run out when they were marked unknown
 	// refused are the clients whose claim was answered as a mismatch.
 	refused [maxClients + 1 + 3*maxKeys]bool
 	tried   [maxKeys][2]tried // by fingerprint; guarded by the world's mu
@@ -151,7 +151,7 @@ func (w *world) wrongGrant(c *call, a, b store.Record) string {
 }
 
 func (w *world) wrongPark(c *call, key int, before seen) string {
-	if _, ok := before.rec.State.Next(store.VerbPark); !ok {
+	if _, ok := before.rec.State.Next(store.VerbMarkUnknown); !ok {
 		return "parked where there is no arrow"
 	}
 	if c.kind != claim && c.kind != sweep && c.kind != enter && c.kind != take && c.kind != accept {
@@ -290,7 +290,7 @@ func stands(rec store.Record) string {
 	if !rec.State.Settled() || rec.Gone {
 		return ""
 	}
-	// The head is version, checksum, face, reason, no type, no fields and no trace.
+	// The head is version, checksum, adapter, reason, no type, no fields and no trace.
 	head := rec.Result.Head
 	if len(head) != 11 || head[0] != 1 {
 		return fmt.Sprintf("unreadable: %x", head)

@@ -205,7 +205,7 @@ func outcomeText(out stet.Outcome) string {
 }
 
 // lastRounds is within how many quanta, at one round of work in each, everything
-// has come to its end once faults have: what waits and what is handed out again,
+// has come to its end once faults have: what waits and what is returned again,
 // twice for an operation that was in doubt, and a verifier that does not know yet.
 const lastRounds = 9
 
@@ -221,7 +221,7 @@ func (w *world) finish() {
 			w.deliverAll()
 		}
 	}
-	w.workOff() // what was given back since
+	w.workOff() // what was released since
 	if w.active > 0 {
 		w.violate("a client hangs", "though nothing runs and nothing fails")
 	}

@@ -104,7 +104,7 @@ func (s setup) most() int {
 // classes are the policies that are simulated.
 var classes = []string{"park", "verify", "take over", "fail"}
 
-func policy(class string, verify func(context.Context, stet.Status) (stet.Verdict, error)) stet.Policy {
+func policy(class string, verify func(context.Context, stet.Status) (stet.Resolution, error)) stet.Policy {
 	switch class {
 	case "verify":
 		return stet.Policy{Verify: verify}

@@ -83,7 +83,7 @@ func (p *process) commit(ctx context.Context, t *txn, out store.Settlement, keep
 	return p.lookUp(ctx, t, err)
 }
 
-// lost answers when somebody else has had the key meanwhile.
+// lost answers when somebody else has had the key in the meantime.
 func (p *process) lost(ctx context.Context, t *txn) (store.Record, error) {
 	rec, err := p.Read(ctx, t.req.ID)
 	switch {

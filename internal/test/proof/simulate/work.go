@@ -22,7 +22,7 @@ const (
 	works                // takes an operation and runs it
 	relays               // sends messages
 	cancels              // asks for a cancellation
-	resolves             // decides on a dead run, as an operator or a reconciler does
+	resolves             // decides on an expired run, as an operator or a reconciler does
 	looks                // asks for the status
 	spies                // does so, and cancels, under another scope
 )
@@ -34,7 +34,7 @@ const (
 
 	// What is due again when, like what else takes its time, ends at a quantum.
 	dueAgain = 2 * quantum
-	later    = 2 * quantum // of work that is to wait, and of what is given back
+	later    = 2 * quantum // of work that is to wait, and of what is released
 )
 
 // part is something that may be in the program of an operation.
@@ -228,7 +228,7 @@ func (w *world) publish(c *call, m stet.Message) {
 	o.sent[c.key][m.ID] = string(m.Body)
 }
 
-// resolve finds a dead run, asks the other side about it, and decides; unless it
+// resolve finds an expired run, asks the other side about it, and decides; unless it
 // cannot know.
 func (p *process) resolve(ctx context.Context, t told) error {
 	st, err := p.engine.Lookup(ctx, ids[t.key])
@@ -247,7 +247,7 @@ func (p *process) resolve(ctx context.Context, t told) error {
 
 // judgeRun asks the other side about the runs of a key up to a fence, which it
 // refuses from then on, and finds out whether a step is in doubt.
-func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Verdict, error) {
+func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Resolution, error) {
 	w, o := p.w, p.w.office
 	happened, begun := false, false
 	c := &call{p: p, kind: verify, key: key, fence: fence}
@@ -274,7 +274,7 @@ func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Ver
 }
 
 // verifyWork is the verifier of the class "verify", which does not know at first.
-func (p *process) verifyWork(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+func (p *process) verifyWork(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 	key := int8(strings.Index(keyLetters, st.Op.Key))
 	if p.w.setup.unsure && p.asked(key) {
 		return stet.CannotKnow(), nil
@@ -330,7 +330,7 @@ func hasBy(all []made, fence int64) bool {
 }
 
 // verifier is that of the process.
-func (p *process) verifier() func(context.Context, stet.Status) (stet.Verdict, error) {
+func (p *process) verifier() func(context.Context, stet.Status) (stet.Resolution, error) {
 	if p.w.setup.work {
 		return p.verifyWork
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // work takes an operation, runs it and ends it. One that came when faults had ended
-// goes on while something is due, a few times.
+// continues while something is due, a few times.
 func (p *process) work(ctx context.Context, t *told) error {
 	for again := maxKeys; ; again-- {
 		item := stet.Item{ID: ids[t.key], Class: p.w.setup.class, Name: "work"} // from a queue, which repeats itself
@@ -121,7 +121,7 @@ func (a *attempt) begin(ctx context.Context) error {
 	return err
 }
 
-// heed ends the run of an operation whose cancellation was asked for.
+// obey ends the run of an operation whose cancellation was asked for.
 func (a *attempt) heed(ctx context.Context) error {
 	st, err := a.engine.Lookup(ctx, a.run.ID())
 	if err != nil || !st.Record.Cancelling || st.Record.Fence != a.run.Fence() {
@@ -288,7 +288,7 @@ func failed(state store.State, text string) error {
 // end ends the run without an outcome.
 func (a *attempt) end(ctx context.Context, why error) error {
 	if a.run.Declared() == stet.MayHaveExecuted || a.touched {
-		return errors.Join(errParked, a.run.Park(ctx))
+		return errors.Join(errParked, a.run.MarkUnknown(ctx))
 	}
 	if a.t.patient {
 		return errors.Join(errGivenBack, a.run.Release(ctx, stet.Again{}))

@@ -181,7 +181,7 @@ func (w *world) pass() {
 }
 
 // settle waits until nobody but the scheduler has anything to do, and judges
-// what clients were told meanwhile.
+// what clients were told in the meantime.
 func (w *world) settle() {
 	w.letGo()
 	synctest.Wait()

@@ -61,7 +61,7 @@ func (c Columns[Tx]) show(t *testing.T, id store.ID) (s string, null bool) {
 // are empty.
 func (c Columns[Tx]) readable(t *testing.T) {
 	keys := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: bytes.Repeat([]byte{1}, 32)}}}
-	out := stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "application/json", Body: []byte(`{"order":7}`)}
+	out := stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "application/json", Body: []byte(`{"order":7}`)}
 	for name, d := range map[string]struct {
 		o    stet.Options
 		out  stet.Outcome
@@ -111,7 +111,7 @@ func (c Columns[Tx]) changed(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Begin: %v", err)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{Face: store.FaceHTTP, Status: 201, Type: "application/json", Body: []byte(`{"order":7}`)}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "application/json", Body: []byte(`{"order":7}`)}); err != nil {
 			t.Fatalf("Settle: %v", err)
 		}
 		c.Set(t, run.ID(), set)
@@ -121,7 +121,7 @@ func (c Columns[Tx]) changed(t *testing.T) {
 	}
 }
 
-// written: an outcome that SQL has written is replayed by each face, and nothing runs.
+// written: an outcome that SQL has written is replayed by each adapter, and nothing runs.
 func (c Columns[Tx]) written(t *testing.T) {
 	begun, e := c.engine(t, stet.Options{}), c.engine(t, stet.Options{}) // two processes
 	writes := func(op stet.Op, set string) {

@@ -86,7 +86,7 @@ func runPayments(ctx context.Context) (err error) {
 	return nil
 }
 
-// storms divides the faults among stores and modes.
+// load tests divides the faults among stores and modes.
 func (s *session) storms() (todo []payments.Config, err error) {
 	for _, kind := range strings.Split(*stores, ",") {
 		if !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, kind) {
@@ -94,7 +94,7 @@ func (s *session) storms() (todo []payments.Config, err error) {
 		}
 		for _, mode := range strings.Split(*modes, ",") {
 			m := payments.Mode(mode)
-			if !slices.Contains([]payments.Mode{payments.Tx, payments.Park, payments.Verify}, m) {
+			if !slices.Contains([]payments.Mode{payments.Tx, payments.MarkUnknown, payments.Verify}, m) {
 				return nil, fmt.Errorf("-modes has %q; there are tx, park and verify", mode)
 			}
 			if kind != crashtest.Redis || m != payments.Tx {
@@ -129,7 +129,7 @@ func (s *session) share(todo []payments.Config, total int, field func(*payments.
 	}
 }
 
-// inParallel runs the storms, some at a time.
+// inParallel runs the load tests, some at a time.
 func (s *session) inParallel(ctx context.Context, todo []payments.Config) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -166,7 +166,7 @@ func (s *session) report(name string, rep crashtest.Report) {
 	s.sum.Add(rep)
 }
 
-// storm runs one storm, with a server of its own if it needs one.
+// load test runs one load test, with a server of its own if it needs one.
 func (s *session) storm(ctx context.Context, cfg payments.Config) (rep crashtest.Report, err error) {
 	end, err := s.serve(ctx, &cfg)
 	if err != nil {
@@ -185,11 +185,11 @@ func (s *session) serve(ctx context.Context, cfg *payments.Config) (end func() e
 	return cfg.Server.Close, err
 }
 
-// others runs what is no storm: herds, zombies and lost COMMITs.
+// others runs what is no load test: herds, zombies and lost COMMITs.
 func (s *session) others(ctx context.Context, kind string) (err error) {
 	mode := payments.Tx
 	if kind == crashtest.Redis {
-		mode = payments.Park
+		mode = payments.MarkUnknown
 	}
 	if *herd > 0 {
 		one := payments.Herd{Callers: *herd, Keys: 1}

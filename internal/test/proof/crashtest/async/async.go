@@ -39,7 +39,7 @@ type Config struct {
 // Report is what came of it.
 type Report struct {
 	crashtest.Report
-	Verified int // dead runs that a verifier was asked about
+	Verified int // expired runs that a verifier was asked about
 }
 
 const (
@@ -49,7 +49,7 @@ const (
 	oneInStops   = 6 // processes that work
 )
 
-// storm is one run.
+// load test is one run.
 type storm struct {
 	cfg     Config
 	f       flavour
@@ -80,7 +80,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (Report, error) {
 	})
 }
 
-// run has processes while do runs, and until nothing more is under way, and judges,
+// run has processes while do runs, and until nothing more is in progress, and judges,
 // also if something went wrong: it may say why.
 func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *storm) error) (rep Report, err error) {
 	i := slices.IndexFunc(flavours, func(f flavour) bool { return f.name == cfg.Flavour })

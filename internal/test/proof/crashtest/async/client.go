@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	customers    = 24 // operations under way at a time
+	customers    = 24 // operations in progress at a time
 	crowd        = 20 // callers of an operation that many want at once
 	oneInCrowds  = 16 // operations, that many want
 	oneCancelled = 12 // and that a client changes its mind about

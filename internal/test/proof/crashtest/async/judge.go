@@ -46,7 +46,7 @@ func (f flavour) law() crashtest.Law {
 	return l
 }
 
-// settle waits until nothing is under way any more, as far as that can be.
+// settle waits until nothing is in progress any more, as far as that can be.
 func (s *storm) settle(ctx context.Context, site *crashtest.Site, engine *stet.Engine) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("what was accepted did not come to an end in time"))
 	defer cancel()
@@ -117,7 +117,7 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site, engine *stet.En
 		return err
 	}
 	verified, err := crashtest.ReadLedger(s.place.Dir, crashtest.Verified)
-	s.rep.Verified, s.rep.Verdict = len(verified), crashtest.Judge(trial, s.f.law())
+	s.rep.Verified, s.rep.Resolution = len(verified), crashtest.Judge(trial, s.f.law())
 	return err
 }
 

@@ -43,13 +43,13 @@ const (
 	inStep        fault.Point = "step.inside" // in a transaction that has written
 	enqueueBefore fault.Point = "enqueue.before"
 	enqueueAfter  fault.Point = "enqueue.after"
-	told          fault.Point = "told" // a message was looked after, and the broker does not know
+	told          fault.Point = "told" // a message was watched, and the broker does not know
 )
 
 const (
 	lease        = time.Second
 	recoverEvery = 300 * time.Millisecond
-	again        = 2 * time.Second // until what was handed to a queue is handed over again
+	again        = 2 * time.Second // until what was handed to a queue is passed again
 	slow         = lease/3 + 150*time.Millisecond
 )
 
@@ -135,7 +135,7 @@ func receiptOf(es ...crashtest.Effect) receipt {
 }
 
 // verifier looks into the ledger.
-func (s *shop) verifier(_ context.Context, st stet.Status) (stet.Verdict, error) {
+func (s *shop) verifier(_ context.Context, st stet.Status) (stet.Resolution, error) {
 	e, ok, err := s.ledger.Verify(st.Op.Scope, st.Op.Key, st.Record.Fence)
 	switch {
 	case err != nil:

@@ -1,6 +1,6 @@
 // Package languages has the crash tests of services in Python and Node, which take part by SQL: alone, behind
 // the sidecar, and together with a Go service and a consumer on the same keys.
-// In flow_test.go sidecars accept with 202, workers hand over what was accepted, and consumers what a broker brings.
+// In flow_test.go sidecars accept with 202, workers pass what was accepted, and consumers what a broker brings.
 //
 // Services kill themselves at named points of a request, or are killed at any moment; sidecars, PostgreSQL and
 // a broker are killed, and processes are stopped for longer than a lease. Clients pay with a key until they

@@ -24,7 +24,7 @@ type flow struct {
 	kills   [2]*budget
 }
 
-// aside adds a process of stet to a siege.
+// aside adds a process of stet to a crash test.
 func (f *flow) aside(t *testing.T, addr, upstream, worker, command string, kills *budget) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "stet.yaml")

@@ -53,7 +53,7 @@ func (c *till) heard(key string, status int, body string) bool {
 	return true
 }
 
-// verdict is what the judge found, by what is wrong. Each line names a key.
+// resolution is what the judge found, by what is wrong. Each line names a key.
 type verdict struct {
 	Twice, Lost, Unknown, Changed []string
 }

@@ -116,7 +116,7 @@ func freeAddr(t *testing.T) string {
 	return addr
 }
 
-// services adds services to a siege, each at an address of its own.
+// services adds services to a crash test, each at an address of its own.
 func (s *siege) services(t *testing.T, l language, kills *budget, env ...string) (added []*lane) {
 	t.Helper()
 	command := l.prepare(t)
@@ -153,7 +153,7 @@ func (s *siege) sidecars(t *testing.T, services []*lane, kills *budget) {
 	}
 }
 
-// total is what the ordeals of a language have come to.
+// total is what the crash tests of a language have come to.
 type total struct {
 	kills, sidecars, servers, brokers, pauses, keys, perhaps int
 	verdict

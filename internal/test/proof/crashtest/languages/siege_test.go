@@ -233,7 +233,7 @@ func (l *lane) pause() bool {
 	return cmd.Process.Signal(syscall.SIGCONT) == nil // it may have been killed
 }
 
-// siege is one ordeal.
+// crash test is one crash test.
 type siege struct {
 	server      *rig.PostgresServer
 	url         string // of the database, for its owner

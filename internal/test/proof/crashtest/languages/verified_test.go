@@ -84,7 +84,7 @@ func (a *account) pay(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			_ = conn.Close() // the COMMIT may have been heeded: it must ask
+			_ = conn.Close() // the COMMIT may have been obeyed: it must ask
 		}
 		return
 	}

@@ -148,7 +148,7 @@ func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.
 }
 
 // verify is a stet.Policy.Verify.
-func (s *shop) verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
+func (s *shop) verify(_ context.Context, st stet.Status) (stet.Resolution, error) {
 	e, happened, err := s.ledger.Verify(scope, st.Op.Key, st.Record.Fence)
 	switch {
 	case err != nil:

@@ -5,7 +5,7 @@
 //
 // On PostgreSQL the effect is in one transaction with its outcome. On Redis it is
 // outside of the store, in a ledger in which a verifier looks for what became of
-// dead runs.
+// expired runs.
 package messages
 
 import (
@@ -52,7 +52,7 @@ type Report struct {
 	crashtest.Report                 // of consumers
 	Relays           crashtest.Tally // killed
 	Copies           int             // published and confirmed, at least
-	Happened         int             // verdicts on dead runs: the effect was there
+	Happened         int             // resolutions on expired runs: the effect was there
 	Voided           int             // and it was not, nor would it be
 	Refused          int             // effects that came after that
 	Dead             int             // dead letters
@@ -91,7 +91,7 @@ var (
 	relayVisits = visits(fault.RelayBefore, half, fault.RelaySent, fault.RelayAfter, crashtest.Anywhere)
 )
 
-// storm is one run.
+// load test is one run.
 type storm struct {
 	cfg    Config
 	place  crashtest.Place
@@ -157,7 +157,7 @@ func (s *storm) slices(rng *rand.Rand, n int) [][]string {
 // name is the key of the i-th message.
 func name(i int) string { return "order-" + strconv.Itoa(i) }
 
-// siege has processes of a kind killed.
+// crash test has processes of a kind killed.
 func (s *storm) siege(what string, seed uint64, kills int, all []crashtest.Visit, most int, reach time.Duration,
 	command func(*crashtest.Lane, crashtest.Visit, int) (child.Command, error)) *crashtest.Siege {
 	plan := crashtest.NewPlan(rand.New(rand.NewPCG(s.cfg.Seed, seed)), kills, append([]crashtest.Visit(nil), all...),
@@ -237,7 +237,7 @@ func (s *storm) consume(ctx context.Context) error {
 	})
 	s.rep.Tally = consumers.Tally()
 	for err == nil {
-		// What they had in hand, and gave back, shows now.
+		// What they had in hand, and released, shows now.
 		if s.rep.Left, s.rep.Dead, err = s.broker.left(ctx); err != nil || s.rep.Left == 0 {
 			break
 		}
@@ -297,7 +297,7 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site) (err error) {
 	if err != nil {
 		return err
 	}
-	s.rep.Verdict = crashtest.Judge(trial, Law)
+	s.rep.Resolution = crashtest.Judge(trial, Law)
 	if s.rep.Dead > 0 {
 		s.rep.Violations = append(s.rep.Violations, crashtest.Violation{Promise: crashtest.Lost, Detail: fmt.Sprintf("%d dead letters", s.rep.Dead)})
 	}

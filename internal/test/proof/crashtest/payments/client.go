@@ -24,7 +24,7 @@ const (
 	statusCharged = http.StatusCreated
 	statusUnknown = http.StatusGatewayTimeout
 
-	pairs        = 6 // keys under way at a time
+	pairs        = 6 // keys in progress at a time
 	clientsEach  = 2 // clients that send the same payment
 	firstBackoff = 4 * time.Millisecond
 	maxBackoff   = 120 * time.Millisecond
@@ -141,7 +141,7 @@ func (c *clients) pay(ctx context.Context, p payment) {
 // or an unknown that nobody is going to resolve. After a reset, 409, 500 or 503
 // it sends the same again.
 func (c *clients) definite(status int) bool {
-	return status == statusCharged || status == statusUnknown && c.mode == Park || status/100 == 4 && status != http.StatusConflict
+	return status == statusCharged || status == statusUnknown && c.mode == MarkUnknown || status/100 == 4 && status != http.StatusConflict
 }
 
 // send sends a payment once, and returns the response's status; 0 for none. Of

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/internal/test/proof/crashtest"
 )
 
-// Herd is a storm of another kind: very many callers at once.
+// Herd is a load test of another kind: very many callers at once.
 type Herd struct {
 	Callers int // all at once
 	Keys    int // that they share

@@ -24,7 +24,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Config says what one storm is. Faults of all kinds happen at the same time.
+// Config says what one load test is. Faults of all kinds happen at the same time.
 type Config struct {
 	Place crashtest.Place
 	Mode  Mode
@@ -54,7 +54,7 @@ const (
 	maxVisit  = 3
 	tightPool = 2 // connections of every third process
 
-	stall = 3 * time.Minute // for which nothing moves, before a storm is given up
+	stall = 3 * time.Minute // for which nothing moves, before a load test is given up
 )
 
 // Name is store/mode.
@@ -115,7 +115,7 @@ func (c Config) plan() *crashtest.Plan {
 	return crashtest.NewPlan(rand.New(rand.NewPCG(c.Seed, 0)), c.Kills, all, nil)
 }
 
-// storm is one run.
+// load test is one run.
 type storm struct {
 	cfg     Config
 	dir     string
@@ -126,7 +126,7 @@ type storm struct {
 	siege   *crashtest.Siege
 }
 
-// Run lets a storm rage until all faults of cfg have happened, and returns the
+// Run lets a load test rage until all faults of cfg have happened, and returns the
 // judge's report.
 func Run(ctx context.Context, cfg Config) (crashtest.Report, error) {
 	return run(ctx, cfg, func(ctx context.Context, s *storm) error {
@@ -145,7 +145,7 @@ func Run(ctx context.Context, cfg Config) (crashtest.Report, error) {
 	})
 }
 
-// run has the processes of a storm while something is done with them, and judges.
+// run has the processes of a load test while something is done with them, and judges.
 func run(ctx context.Context, cfg Config, do func(context.Context, *storm) error) (rep crashtest.Report, err error) {
 	if cfg, err = cfg.check(); err != nil {
 		return rep, err
@@ -159,7 +159,7 @@ func run(ctx context.Context, cfg Config, do func(context.Context, *storm) error
 	defer func() { err = errors.Join(err, s.close()) }()
 	err = s.siege.While(ctx, func(ctx context.Context) error { return s.whileItMoves(ctx, do) })
 	if rep.Tally = s.siege.Tally(); err == nil {
-		rep.Verdict, err = s.judge(ctx)
+		rep.Resolution, err = s.judge(ctx)
 	}
 	return rep, err
 }
@@ -250,7 +250,7 @@ func (s *storm) killed(n int) error {
 	return nil
 }
 
-// close lets go of all that the storm made, but for the processes.
+// close releases all that the load test made, but for the processes.
 func (s *storm) close() (err error) {
 	if s.clients != nil {
 		s.clients.http.CloseIdleConnections()
@@ -285,7 +285,7 @@ func (s *storm) befall(ctx context.Context) error {
 
 // judge looks at every record once more, when leases have run out and been swept,
 // and has everything judged.
-func (s *storm) judge(ctx context.Context) (v crashtest.Verdict, err error) {
+func (s *storm) judge(ctx context.Context) (v crashtest.Resolution, err error) {
 	site, err := s.cfg.Place.Open(ctx, nil)
 	if err != nil {
 		return v, err
@@ -305,7 +305,7 @@ func (s *storm) judge(ctx context.Context) (v crashtest.Verdict, err error) {
 	if err != nil {
 		return v, err
 	}
-	return crashtest.Judge(crashtest.Trial{Events: events, Effects: effects}, crashtest.PaymentLaw(s.cfg.Mode == Park)), nil
+	return crashtest.Judge(crashtest.Trial{Events: events, Effects: effects}, crashtest.PaymentLaw(s.cfg.Mode == MarkUnknown)), nil
 }
 
 // settleWithin is how long after the last process a record may be running:

@@ -16,15 +16,15 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m).Run())
 }
 
-// TestNoFaultBreaksAPromise is the smallest storm: every fault point once or
+// TestNoFaultBreaksAPromise is the smallest load test: every fault point once or
 // twice, and some of each other fault that needs no privileges.
 func TestNoFaultBreaksAPromise(t *testing.T) {
 	for _, cfg := range []Config{
 		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Tx, Stops: 3},
-		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Park, Stops: 3},
+		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: MarkUnknown, Stops: 3},
 		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Verify, Stops: 3},
 		{Place: crashtest.Place{Kind: crashtest.Postgres}, Mode: Tx, ServerKills: 2, NetworkFaults: 6, Stops: 2},
-		{Place: crashtest.Place{Kind: crashtest.Redis}, Mode: Park, ServerKills: 2, NetworkFaults: 6, Stops: 2},
+		{Place: crashtest.Place{Kind: crashtest.Redis}, Mode: MarkUnknown, ServerKills: 2, NetworkFaults: 6, Stops: 2},
 	} {
 		t.Run(strings.ReplaceAll(cfg.Name(), "/", " "), func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestLostCommitsAreResolved(t *testing.T) {
 func TestEveryFaultPointIsDiedAt(t *testing.T) {
 	visited := make(map[fault.Point]bool)
 	for _, kind := range []string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis} {
-		for _, mode := range []Mode{Tx, Park, Verify} {
+		for _, mode := range []Mode{Tx, MarkUnknown, Verify} {
 			for _, p := range Points(kind, mode) {
 				visited[p] = true
 			}
@@ -139,8 +139,8 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 	for what, cfg := range map[string]Config{
 		"Redis has no transactions": {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: Tx},
 		"need a Server":             {Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Tx, ServerKills: 1},
-		"Fills is for SQLite":       {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: Park, Fills: 1},
-		"there is no store":         {Place: crashtest.Place{Kind: "etcd"}, Mode: Park},
+		"Fills is for SQLite":       {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: MarkUnknown, Fills: 1},
+		"there is no store":         {Place: crashtest.Place{Kind: "etcd"}, Mode: MarkUnknown},
 	} {
 		if _, err := Run(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("the error is %v; want it to say %q", err, what)

@@ -76,7 +76,7 @@ func stored(b broken) func(*service) {
 }
 
 var defects = map[string]defect{
-	"it charges twice": {Park, crashtest.OneEffect, func(s *service) {
+	"it charges twice": {MarkUnknown, crashtest.OneEffect, func(s *service) {
 		charge := s.charge
 		s.charge = func(ctx context.Context, e crashtest.Effect) error {
 			twice := e
@@ -99,16 +99,16 @@ var defects = map[string]defect{
 			}))
 		}
 	}, nil},
-	"replays look like runs": {Park, crashtest.Stable, func(s *service) {
+	"replays look like runs": {MarkUnknown, crashtest.Stable, func(s *service) {
 		wrap := s.wrap
 		s.wrap = func(next http.Handler) http.Handler {
 			return wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(unmarked{w}, r) }))
 		}
 	}, nil},
 	"the verifier guesses": {Verify, crashtest.OneEffect, func(s *service) {
-		s.verify = func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+		s.verify = func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil }
 	}, nil},
-	"a dead run is run again": {Park, crashtest.OneEffect, stored(broken{
+	"a dead run is run again": {MarkUnknown, crashtest.OneEffect, stored(broken{
 		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
 			if err == nil && rec.State == store.Unknown {
@@ -119,7 +119,7 @@ var defects = map[string]defect{
 			return rec, err
 		},
 	}), nil},
-	"another request gets the answer": {Park, crashtest.Mismatch, stored(broken{
+	"another request gets the answer": {MarkUnknown, crashtest.Mismatch, stored(broken{
 		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
 			if stet.KindOf(err) == stet.KindMismatch {
@@ -131,7 +131,7 @@ var defects = map[string]defect{
 			return rec, err
 		},
 	}), nil},
-	"an acknowledged outcome is gone": {Park, crashtest.Linear, stored(broken{
+	"an acknowledged outcome is gone": {MarkUnknown, crashtest.Linear, stored(broken{
 		settle: func(ctx context.Context, s store.Store, c store.Claim, out store.Settlement, keep store.Retention) error {
 			if c.ID[len(c.ID)-1]%4 == 0 {
 				return nil
@@ -139,11 +139,11 @@ var defects = map[string]defect{
 			return s.Settle(ctx, c, out, keep)
 		},
 	}), nil},
-	"leases are shorter than was asked for": {Park, crashtest.Leasing, func(s *service) {
+	"leases are shorter than was asked for": {MarkUnknown, crashtest.Leasing, func(s *service) {
 		s.lease = time.Minute                      // so that the end of a short one is seen in that time on a slow machine, too
 		stored(broken{lease: serviceLease / 3})(s) // shorter than some runs
 	}, []fault.Point{fault.HeartbeatBefore, fault.HeartbeatAfter}},
-	"fences start again": {Park, crashtest.Fencing, func(s *service) {
+	"fences start again": {MarkUnknown, crashtest.Fencing, func(s *service) {
 		var real sync.Map // owner → fence
 		stored(broken{
 			claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
@@ -174,7 +174,7 @@ func init() {
 	plant = func(s *service) { defects[s.Defect].plant(s) }
 }
 
-// storms are as many as a defect may take to show itself: which processes die in
+// load tests are as many as a defect may take to show itself: which processes die in
 // which moment is chance.
 const storms = 8
 

@@ -25,8 +25,8 @@ type Mode string
 const (
 	// Tx holds ledger and record in one transaction.
 	Tx Mode = "tx"
-	// Park runs in lease mode; dead runs stay unknown.
-	Park Mode = "park"
+	// MarkUnknown runs in lease mode; expired runs stay unknown.
+	MarkUnknown Mode = "park"
 	// Verify runs in lease mode with a verifier that looks into the ledger.
 	Verify Mode = "verify"
 )
@@ -35,7 +35,7 @@ const (
 	serviceLease = 150 * time.Millisecond
 	sweepEvery   = 40 * time.Millisecond
 	hastyTimeout = 200 * time.Millisecond // shorter than the network's faults
-	keepResults  = time.Hour              // longer than any siege lasts for one key
+	keepResults  = time.Hour              // longer than any crash test lasts for one key
 )
 
 // childEnv holds a child's order; without it the program is a parent.
@@ -76,7 +76,7 @@ type service struct {
 	// What a planted defect may change.
 	scope  func(*http.Request) (string, error)
 	charge func(context.Context, crashtest.Effect) error
-	verify func(context.Context, stet.Status) (stet.Verdict, error)
+	verify func(context.Context, stet.Status) (stet.Resolution, error)
 	wrap   func(http.Handler) http.Handler
 	lease  time.Duration
 }
@@ -196,7 +196,7 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 
 // lookUp looks for the charge in the ledger, which keeps a run that it does not
 // find from charging later.
-func (s *service) lookUp(_ context.Context, st stet.Status) (stet.Verdict, error) {
+func (s *service) lookUp(_ context.Context, st stet.Status) (stet.Resolution, error) {
 	e, happened, err := s.ledger.Verify(st.Op.Scope, st.Op.Key, st.Record.Fence)
 	if err != nil {
 		return stet.CannotKnow(), err

@@ -107,7 +107,7 @@ func (z *Zombies) trial(ctx context.Context, engine *stet.Engine, c *child.Proce
 			if err := c.Signal(syscall.SIGCONT); err != nil {
 				return err
 			}
-			_, said := ask(ctx, c, "settle", op.Key) // lets go of it
+			_, said := ask(ctx, c, "settle", op.Key) // releases it
 			return errors.Join(err, said)
 		}
 	}
