@@ -15,8 +15,8 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-contention bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,13 +45,16 @@ $(addprefix test-in-,$(filter-out .,$(MODULES))):
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...
 
+size: ## Print the sizes of the code with their limits and aims
+	$(GO) test ./internal/archtest -count 1 -run Budgets -v | grep limit
+
 lint: ## Run golangci-lint (built from source the first time: some minutes)
 	$(GO) run $(LINT) run ./... && cd proof && $(GO) run $(LINT) run ./...
 
 ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	cd proof && $(GO) run ./cmd/crashtest payments
 
-ordeal-long: services ## The same ten times as long (an hour); see docs/reports for one
+ordeal-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
 	cd proof && $(GO) run ./cmd/crashtest payments -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
@@ -93,7 +96,7 @@ simulate: ## Run a million schedules of the real engine, by seed, and 200,000 ea
 model: ## Search every state of the protocol (2 min)
 	cd proof && $(GO) run ./model/cmd
 
-mutants: services ## Break the product in 178 ways, each of which the tests must notice (35 min)
+mutants: services ## Break the product in some 190 ways, each of which the tests must notice (an hour)
 	cd proof && $(GO) run ./mutants
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
@@ -102,8 +105,8 @@ bench: ## Measure the overhead of middleware and client, and the speed of the em
 versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 13, 14, 16, 17 and 18 from npm (7 min)
 	./store/postgres/versions.sh
 
-bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand, and under a sweep (5 min)
-	cd bench && $(GO) run ./postgres && $(GO) run ./sweep
+bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand (4 min)
+	cd bench && $(GO) run ./postgres
 
 bench-sql: services ## Measure stet_begin and stet_settle from psycopg and node-postgres, beside a bare transaction and a table by hand (4 min)
 	cd bench && $(GO) run ./sql
@@ -116,9 +119,6 @@ bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
 
 bench-async: services ## Measure operations from acceptance to outcome, beside River alone and embedded (5 min)
 	cd bench && $(GO) run ./async
-
-bench-flow: services ## Measure operations through the sidecar beside the same in Go, and the sidecar's memory under 10,000 clients that wait and a backlog of 100,000 (8 min)
-	cd bench && $(GO) run ./flow
 
 trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
 	cd bench && $(GO) run ./trips
@@ -134,9 +134,6 @@ bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and c
 
 bench-scale: services ## Measure operations at 10,000, a million and ten million records, and days of 1,000 requests/s whose records expire (15 min, 11 GB of disk)
 	cd bench && $(GO) run ./scale -charts ../docs/charts $(SCALE)
-
-bench-contention: services ## Measure what callers wait for each other: 10,000 with one key, 64 processes, the locks of the engine (1 min)
-	cd bench && $(GO) run ./contention
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

@@ -136,7 +136,7 @@ func TestServiceThatIsDownCostsNoAttempt(t *testing.T) {
 // TestAnswersOfAService: what becomes of an accepted operation, by what the service
 // answers to each attempt.
 func TestAnswersOfAService(t *testing.T) {
-	broken := -1
+	const broken, silent = -1, -2
 	for name, c := range map[string]struct {
 		more    string
 		route   string
@@ -151,6 +151,8 @@ func TestAnswersOfAService(t *testing.T) {
 		"the last answer stands":                          {", max_attempts: 2", "", []int{429}, 429, "", 2},
 		"the answer breaks off":                           {"", "", []int{broken, 200}, 504, "outcome-unknown", 1},
 		"repeatable: the answer breaks off":               {", repeatable: true", "", []int{broken, broken, 200}, 200, "", 3},
+		"no answer within the timeout":                    {"", ", timeout: 500ms, lease: 1s", []int{silent, 200}, 504, "outcome-unknown", 1},
+		"repeatable: no answer within the timeout":        {", repeatable: true", ", timeout: 500ms, lease: 1s", []int{silent, 200}, 200, "", 2},
 		"a status that is unknown":                        {"", ", unknown: [502]", []int{502, 200}, 504, "outcome-unknown", 1},
 		"a refusal is an outcome":                         {"", "", []int{422, 200}, 422, "", 1},
 		"settles: a refusal without settling":             {"", ", settles: service", []int{422, 200}, 422, "", 1},
@@ -166,11 +168,15 @@ func TestAnswersOfAService(t *testing.T) {
 				if status == 503 {
 					w.Header().Set("Retry-After", "0")
 				}
-				if status == broken {
+				switch status {
+				case broken:
 					_ = conn(r).Close()
-					return
+				case silent:
+					_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the proxy has left
+					<-r.Context().Done()
+				default:
+					w.WriteHeader(status)
 				}
-				w.WriteHeader(status)
 			})
 			f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, c.more, c.route))
 			r := f.outcome("k", "{}")
@@ -183,6 +189,41 @@ func TestAnswersOfAService(t *testing.T) {
 				t.Errorf("%d %s after %d runs, want %d %s after %d", r.status, r.body, s.count("k"), c.status, c.problem, c.runs)
 			}
 		})
+	}
+}
+
+// The worker renews the lease while it waits for the service.
+func TestServiceThatTakesLongerThanTheLeaseIsCalledOnce(t *testing.T) {
+	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2500 * time.Millisecond)
+		_, _ = io.WriteString(w, "attempt "+r.Header.Get(proxy.HeaderAttempt))
+	})
+	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, ", repeatable: true", ", lease: 1s, timeout: 20s"))
+	if r := f.outcome("k", "{}"); r.status != 200 || r.body != "attempt 1" || s.count("k") != 1 {
+		t.Errorf("%d %s after %d calls; want the response of attempt 1, and one call", r.status, r.body, s.count("k"))
+	}
+}
+
+func TestRunningOperationsOfARouteDoNotDelayAnotherRoute(t *testing.T) {
+	var running atomic.Int32
+	held := make(chan struct{})
+	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/payments" {
+			running.Add(1)
+			<-held
+		}
+	})
+	defer close(held)
+	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, ", concurrency: 2", "")+"  - {path: /parcels, async: {}}\n")
+	for i := range 50 {
+		f.post(fmt.Sprint("payment", i), "{}")
+	}
+	stettest.Eventually(t, "two payments to run", func() bool { return running.Load() == 2 })
+	if r := f.send("POST", "/parcels", "parcel", "{}", "Prefer", "wait=10"); r.status != 200 {
+		t.Errorf("the other route: %d %s", r.status, r.body)
+	}
+	if n := running.Load(); n != 2 {
+		t.Errorf("%d payments run; want concurrency, 2", n)
 	}
 }
 

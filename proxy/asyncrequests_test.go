@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,8 +15,13 @@ import (
 
 // TestAcceptedRequestIsSentByteForByte: also what is no UTF-8.
 func TestAcceptedRequestIsSentByteForByte(t *testing.T) {
-	got := make(chan *http.Request, 10)
-	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) { got <- r })
+	const content = "\x00{\xff\r\n"
+	got, bodies := make(chan *http.Request, 10), make(chan string, 10)
+	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- string(b)
+		got <- r
+	})
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, ", headers: [X-Name, X-Other]", ""))
 	for i, c := range []struct{ target, name string }{
 		{"/payments?q=\xff\xe9&<>=1", "Jos\xe9"},
@@ -26,12 +32,15 @@ func TestAcceptedRequestIsSentByteForByte(t *testing.T) {
 		{"/%70ayments", "a"},
 	} {
 		key := "k" + string(rune('0'+i))
-		status := f.raw("POST " + c.target + " HTTP/1.1\r\nHost: shop.example:81\r\nIdempotency-Key: \"" + key + "\"\r\nX-Name: " + c.name + "\r\nX-Other: 1\r\nX-Other: 2, 3\r\nContent-Length: 2\r\n\r\n{}").status
+		status := f.raw("POST " + c.target + " HTTP/1.1\r\nHost: shop.example:81\r\nIdempotency-Key: \"" + key + "\"\r\nX-Name: " + c.name + "\r\nX-Other: 1\r\nX-Other: 2, 3\r\nContent-Length: 5\r\n\r\n" + content).status
 		if status != 202 {
 			t.Errorf("%q: %d", c.target, status)
 			continue
 		}
 		r := <-got
+		if body := <-bodies; body != content {
+			t.Errorf("%q: the content was sent as %q", c.target, body)
+		}
 		if r.RequestURI != c.target || r.Header.Get("X-Name") != strings.TrimSpace(c.name) || strings.Join(r.Header["X-Other"], "|") != "1|2, 3" || r.Host != "shop.example:81" {
 			t.Errorf("%q with %q was sent as %q with %q, %q to %s", c.target, c.name, r.RequestURI, r.Header.Get("X-Name"), r.Header["X-Other"], r.Host)
 		}

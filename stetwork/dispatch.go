@@ -41,12 +41,6 @@ const (
 // Queue carries accepted operations to workers, which call Worker.Do. It may lose
 // items, bring them twice, late, or in another order: none of that loses an
 // operation or runs it twice.
-//
-// One with a method Room() int is handed no more items than that says.
-//
-// One with a method Names() []string is handed these alone, as they are then: what
-// other processes run, or what there is no room for, is left to them. See
-// DispatcherOptions.Names.
 type Queue interface {
 	// Enqueue hands items over. nil says that the queue has them, as durably as
 	// it keeps things; after an error they are handed over again, one by one. ctx
@@ -104,7 +98,9 @@ type Dispatcher struct {
 	// room waits until the queue takes more, and says how much: 0 when the
 	// context has ended.
 	room func(context.Context) int
-	turn int // of many names: where those begin that are asked for next
+	// handled, if set, returns the names to ask for if Names are not set.
+	handled func() []string
+	turn    int // of many names: where those begin that are asked for next
 }
 
 // NewDispatcher returns a dispatcher. Wrong options are errors of kind
@@ -134,13 +130,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		if room == 0 {
 			break
 		}
-		// Names before room: one whose room was used up is not asked for, even if it has
-		// room again by the time that the queue says how much there is of the others.
 		names, any := d.names()
 		n := room - len(kept)
-		if q, bounded := d.queue.(interface{ Room() int }); bounded {
-			n = min(n, q.Room())
-		}
 		found, ok := 0, true
 		if n > 0 && any {
 			var items []stet.Item
@@ -172,8 +163,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // names returns those to ask for, none for all; false if there is nothing to ask for.
 func (d *Dispatcher) names() (names []string, any bool) {
 	names = d.o.Names
-	if q, named := d.queue.(interface{ Names() []string }); named && names == nil {
-		names = q.Names()
+	if d.handled != nil && names == nil {
+		names = d.handled()
 		if len(names) == 0 {
 			return nil, false
 		}

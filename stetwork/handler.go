@@ -153,8 +153,8 @@ func (w *Worker) register(name string, h handler) error {
 	return nil
 }
 
-// Names returns the names that handlers are registered for, in order.
-func (w *Worker) Names() []string {
+// names returns the names that handlers are registered for, in order.
+func (w *Worker) names() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Sorted(maps.Keys(w.handlers))

@@ -73,7 +73,7 @@ func (w *Worker) serve(ctx context.Context) error {
 		if d.o.Again = ownAgain; w.o.Dispatch.Again != 0 {
 			d.o.Again = w.o.Dispatch.Again
 		}
-		d.room = own.room
+		d.room, d.handled = own.room, w.names
 	}
 	recovered := make(chan struct{})
 	go func() { // ends with ctx
@@ -164,9 +164,6 @@ func (q *embedded) more(ctx context.Context) {
 		}
 	}
 }
-
-// Names are those of the handlers.
-func (q *embedded) Names() []string { return q.w.Names() }
 
 // Enqueue runs items as there is room. It is called by one goroutine.
 func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {

@@ -66,7 +66,7 @@ See what it does in some ten seconds:  stet demo`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newDemo(), newDemoService(), newDemoProxy(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
+	root.AddCommand(newDemo(), newDemoService(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
 	root.SetUsageTemplate(helpTemplate)
 	completing(root)
 	return root

@@ -58,11 +58,11 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"demo --payments 0", []string{"--payments is 0", "give it 1 to 5000", "stet demo --help"}},
-		{"demo --payments 5001", []string{"--payments is 5001", "give it 1 to 5000"}},
+		{"demo --payments 0", []string{"--payments is 0", "must be 1 to 5000", "stet demo --help"}},
+		{"demo --payments 5001", []string{"--payments is 5001", "must be 1 to 5000"}},
 		{"demo --payments many", []string{`"many"`, "--payments", "stet demo --help"}},
-		{"demo --attempts 21", []string{"--attempts is 21", "give it 1 to 20"}},
-		{"demo --kills -1", []string{"--kills is -1", "give it 0 to 20"}},
+		{"demo --clients 21", []string{"--clients is 21", "must be 1 to 20"}},
+		{"demo --kills -1", []string{"--kills is -1", "must be 0 to 20"}},
 		{"demo --seed -1", []string{"--seed"}},
 		{"demo --storm", []string{"--storm", "stet demo --help"}},
 		{"demo now", []string{`"now"`}},
@@ -104,7 +104,7 @@ func TestVersionNamesTheToolchain(t *testing.T) {
 
 func TestDemoJSONIsOneObjectOnStdout(t *testing.T) {
 	t.Setenv(commandEnv, "1")
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo", "--json", "--payments", "20", "--attempts", "5", "--kills", "1")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo", "--json", "--payments", "20", "--clients", "5", "--kills", "1")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -119,13 +119,13 @@ func TestDemoJSONIsOneObjectOnStdout(t *testing.T) {
 		t.Errorf("more than one object: %v", err)
 	}
 	for side, m := range map[string]map[string]any{"without": got.Without, "with": got.With} {
-		for _, name := range []string{"attempts", "operations", "executed_once", "executed_twice", "lost", "replayed", "conflicts", "unknown"} {
+		for _, name := range []string{"requests", "payments", "charged_once", "charged_twice", "lost", "replayed", "conflicts", "unknown"} {
 			if v, ok := m[name].(float64); !ok || v != float64(int(v)) {
 				t.Errorf("%s.%s is %v, want an integer", side, name, m[name])
 			}
 		}
 	}
-	if got.With["executed_once"] != 20.0 || got.With["executed_twice"] != 0.0 || got.With["lost"] != 0.0 || got.Without["executed_twice"] == 0.0 {
+	if got.With["charged_once"] != 20.0 || got.With["charged_twice"] != 0.0 || got.With["lost"] != 0.0 || got.Without["charged_twice"] == 0.0 {
 		t.Errorf("without %v\nwith %v", got.Without, got.With)
 	}
 	if !strings.Contains(errs.String(), "SIGKILL") {

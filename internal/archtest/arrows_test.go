@@ -12,7 +12,7 @@ import (
 // apart. A package that is not here is refused; "stet" is the root. Subpackages of
 // those marked with /... may import what the parent may, the parent, and each other.
 var arrows = []struct{ from, to string }{
-	{"store codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix internal/release", ""},
+	{"store codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix internal/release internal/test/engine", ""},
 	{"observe canonical", "store"},
 	{"codec/protobuf", "codec"},
 	{"internal/coding", "codec store"},
@@ -29,7 +29,6 @@ var arrows = []struct{ from, to string }{
 	{"internal/mcpcall", "stet store canonical"},
 	{"stetwork", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse reconcile"},
 	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
-	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem"},
 	{"stetwork/river", "stet store stetwork internal/misuse"},
 	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
@@ -39,7 +38,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/stettest", "stet store observe"},
 	{"internal/stettest/sqlresult", "stet store stethttp internal/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
-	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
+	{"internal/demo", "stet stethttp store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
 	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},

@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"errors"
 	"go/ast"
 	"os"
 	"path/filepath"
@@ -8,6 +9,17 @@ import (
 	"strings"
 	"testing"
 )
+
+// docPages returns the pages of docs and its folders.
+func docPages(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	below, err2 := filepath.Glob(filepath.Join("..", "..", "docs", "*", "*.md"))
+	if err = errors.Join(err, err2); err != nil || len(pages) < 4 || len(below) < 4 {
+		t.Fatalf("%d and %d pages, %v", len(pages), len(below), err)
+	}
+	return append(pages, below...)
+}
 
 var namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9]*)`")
 
@@ -21,10 +33,7 @@ func TestTestsThatDocsNameExist(t *testing.T) {
 			}
 		}
 	}
-	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
-	if err != nil || len(pages) < 4 {
-		t.Fatalf("%d pages, %v", len(pages), err)
-	}
+	pages := docPages(t)
 	named := 0
 	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
 		text, err := os.ReadFile(page)
@@ -81,10 +90,7 @@ func TestTextsNameWhatTheRootExports(t *testing.T) {
 		}
 		texts[f.path] = string(text)
 	}
-	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := docPages(t)
 	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -103,5 +109,28 @@ func TestTextsNameWhatTheRootExports(t *testing.T) {
 	}
 	if named < 1000 {
 		t.Errorf("%d names were looked at; want at least 1,000", named)
+	}
+}
+
+// TestLinksOfDocsExist follows the links between pages.
+func TestLinksOfDocsExist(t *testing.T) {
+	root := filepath.Join("..", "..")
+	link := regexp.MustCompile(`\]\(([\w./-]+\.(?:md|go|py|js|json|svg|yaml))(?:#[\w-]*)?\)`)
+	pages := append(docPages(t), filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+	followed := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			followed++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), filepath.FromSlash(m[1]))); err != nil {
+				t.Errorf("%s: %v", strings.TrimPrefix(page, "../../"), err)
+			}
+		}
+	}
+	if followed < 30 {
+		t.Errorf("%d links were followed; want 30 at least", followed)
 	}
 }

@@ -2,15 +2,16 @@ package demo
 
 import (
 	"context"
+	crand "crypto/rand"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -21,252 +22,175 @@ import (
 )
 
 const (
-	maxBody     = 4 << 10
-	maxLife     = 10 * time.Minute      // of a service process, at the most
-	maxLag      = 25 * time.Millisecond // of an answer on its way back
-	ledgerRoute = "GET /ledger"         // all charges
-	payRoute    = "POST /payments"      // one charge
-	verifyPath  = "/payments/outcome"   // what became of one, for a proxy
-	healthRoute = "GET /healthz"        // 200 once requests are served
-	replayed    = "Idempotent-Replayed" // stethttp's default
-	maxAmount   = 100_000_000
+	work   = time.Millisecond      // between the INSERT and the COMMIT
+	maxLag = 25 * time.Millisecond // of a response; within it the client does not know of its charge
+
+	// The ledger has no unique constraint on the payment, as a card processor has none.
+	ledgerSchema = `CREATE TABLE IF NOT EXISTS charges (
+	id      INTEGER PRIMARY KEY AUTOINCREMENT,
+	payment TEXT NOT NULL,
+	amount  INTEGER NOT NULL,
+	receipt TEXT NOT NULL
+)`
 )
 
-// shop is the payments service: the same handler with stet around it or without.
-type shop struct {
-	db      *sql.DB
-	handler http.Handler
-	close   func() error
+// payment is the body of a request.
+type payment struct {
+	Payment string `json:"payment"`
+	Amount  int64  `json:"amount"` // in cents
 }
 
-// shopOptions say what a service is like.
-type shopOptions struct {
-	protected bool // there is stet around the handler
-	async     bool // it answers 202, and charges afterwards
-	// lag bounds the time that an answer to a payment takes on its way back;
-	// within it the charge stands and the client does not know.
-	lag time.Duration
+// charge is a row of the ledger, and the body of a response.
+type charge struct {
+	ID int64 `json:"charge"`
+	payment
+	Receipt string `json:"receipt"` // random, so that the responses of two charges differ
 }
 
-// openShop opens the service over the database in dir.
-func openShop(ctx context.Context, dir string, o shopOptions) (*shop, error) {
-	s := &shop{}
-	open := s.openPlain
-	if o.protected {
-		open = s.openProtected
-	}
-	pay, async, err := open(ctx, dir, o.async)
-	if err != nil {
-		return nil, err
-	}
-	mux := http.NewServeMux()
-	if async != nil {
-		pay = async.pay
-		mux.Handle(operationsPath, async.status)
-		end := s.close
-		s.close = func() error { return errors.Join(async.stop(), end()) }
-	}
-	mux.Handle(payRoute, delayed(pay, o.lag))
-	mux.HandleFunc("GET "+verifyPath, s.verify)
-	mux.HandleFunc(healthRoute, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc(ledgerRoute, s.ledger)
-	s.handler = mux
-	return s, nil
-}
-
-// openPlain opens the service without stet.
-func (s *shop) openPlain(ctx context.Context, dir string, async bool) (http.Handler, *later, error) {
-	db, err := openPlain(ledgerPath(dir))
-	if err != nil {
-		return nil, nil, err
-	}
-	s.db, s.close = db, db.Close
-	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
-		return nil, nil, errors.Join(err, s.close())
-	}
-	if async {
-		return nil, acceptInOurs(s), nil
-	}
-	return http.HandlerFunc(s.payInOurs), nil, nil
-}
-
-// openProtected opens the service with stet around its handler.
-func (s *shop) openProtected(ctx context.Context, dir string, async bool) (http.Handler, *later, error) {
-	store, err := sqlite.Open(ctx, ledgerPath(dir), sqlite.Options{})
-	if err != nil {
-		return nil, nil, err
-	}
-	o := stet.Options{}
-	if async {
-		o.Policy.Lease = workLease
-	}
-	engine, err := stet.New(store, o)
-	if err != nil {
-		return nil, nil, errors.Join(err, store.Close())
-	}
-	s.db = store.DB()
-	s.close = func() error { return errors.Join(engine.Close(), store.Close()) }
-	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
-		return nil, nil, errors.Join(err, s.close())
-	}
-	if async {
-		l, err := acceptInTheirs(ctx, engine, store)
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-		return nil, l, err
-	}
-	te, err := stet.WithTx(engine, store)
-	if err != nil {
-		return nil, nil, errors.Join(err, s.close())
-	}
-	protect, err := stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant})
-	if err != nil {
-		return nil, nil, errors.Join(err, s.close())
-	}
-	return protect.Handler(http.HandlerFunc(payInTheirs)), nil, nil
-}
-
-// payInOurs is the handler without stet: it makes its transaction itself, as
-// handlers do, and gives up when its client does.
-func (s *shop) payInOurs(w http.ResponseWriter, r *http.Request) {
-	p, ok := readPayment(w, r)
-	if !ok {
-		return
-	}
-	a, err := attemptOf(r)
-	var c charge
-	if err == nil {
-		c, err = s.charge(r.Context(), p, a)
-	}
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	answer(w, http.StatusCreated, c)
-}
-
-// charge books a payment in a transaction of its own.
-func (s *shop) charge(ctx context.Context, p payment, a attempt) (c charge, err error) {
-	tx, err := s.db.BeginTx(ctx, nil)
+// insert charges p within tx.
+func insert(ctx context.Context, tx *sql.Tx, p payment) (c charge, err error) {
+	c = charge{payment: p, Receipt: crand.Text()}
+	res, err := tx.ExecContext(ctx, `INSERT INTO charges (payment, amount, receipt) VALUES (?, ?, ?)`, p.Payment, p.Amount, c.Receipt)
 	if err != nil {
 		return c, err
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err = a.allowed(ctx, tx); err == nil {
-		c, err = book(ctx, tx, p, a.operation)
+	if c.ID, err = res.LastInsertId(); err != nil {
+		return c, err
 	}
-	if err == nil {
-		err = tx.Commit()
-	}
-	return c, err
+	return c, crash.Pause(ctx, work)
 }
 
-// payInTheirs is the handler with stet: the transaction is given, and its commit
-// holds the charge and the answer.
-func payInTheirs(w http.ResponseWriter, r *http.Request) {
-	p, ok := readPayment(w, r)
-	if !ok {
-		return
+// service is the payments service, with stet or without.
+type service struct {
+	store *sqlite.Store
+	http.Handler
+	close func() error
+}
+
+func openService(ctx context.Context, dir string, protected bool, lag time.Duration) (s *service, err error) {
+	s = &service{}
+	if s.store, err = sqlite.Open(ctx, filepath.Join(dir, "payments.db"), sqlite.Options{}); err != nil {
+		return nil, err
 	}
-	c, err := book(r.Context(), stethttp.Tx[*sql.Tx](r.Context()), p, "")
+	s.close = s.store.Close
+	if _, err := s.store.DB().ExecContext(ctx, ledgerSchema); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	pay := http.Handler(http.HandlerFunc(s.payWithout))
+	if protected {
+		engine := stethttp.Must(stet.New(s.store, stet.Options{}))
+		s.close = func() error { return errors.Join(engine.Close(), s.store.Close()) }
+		tx := stethttp.Must(stet.WithTx(engine, s.store))
+		pay = stethttp.Must(stethttp.NewTx(tx, stethttp.Options{Scope: stethttp.SingleTenant})).HandleTx(payWith)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		pay.ServeHTTP(&slowWriter{w, r.Context(), lag}, r)
+	})
+	mux.HandleFunc("GET /ledger", func(w http.ResponseWriter, r *http.Request) {
+		all, err := charges(r.Context(), s.store.DB())
+		respond(w, http.StatusOK, all, err)
+	})
+	s.Handler = mux
+	return s, nil
+}
+
+// payWithout is the handler without stet: it begins and commits its own transaction.
+func (s *service) payWithout(w http.ResponseWriter, r *http.Request) {
+	tx, err := s.store.DB().BeginTx(r.Context(), nil)
 	if err != nil {
-		fail(w, err)
+		respond(w, 0, nil, err)
 		return
 	}
-	answer(w, http.StatusCreated, c)
-}
-
-func readPayment(w http.ResponseWriter, r *http.Request) (p payment, ok bool) {
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&p); err != nil {
-		http.Error(w, "the body must be a JSON object like {\"payment\":\"order-1\",\"amount\":4200}", http.StatusBadRequest)
-		return p, false
+	defer func() { _ = tx.Rollback() }()
+	var p payment
+	var c charge
+	if err = json.NewDecoder(r.Body).Decode(&p); err == nil {
+		if c, err = insert(r.Context(), tx, p); err == nil {
+			err = tx.Commit()
+		}
 	}
-	if p.Payment == "" || len(p.Payment) > 64 || p.Amount < 1 || p.Amount > maxAmount {
-		http.Error(w, fmt.Sprintf("payment must have 1 to 64 bytes, amount must be 1 to %d", maxAmount), http.StatusBadRequest)
-		return p, false
+	respond(w, http.StatusCreated, c, err)
+}
+
+// payWith is the handler with stet, whose commit holds the charge and the response.
+func payWith(w http.ResponseWriter, r *http.Request, tx *sql.Tx) {
+	var p payment
+	var c charge
+	err := json.NewDecoder(r.Body).Decode(&p)
+	if err == nil {
+		c, err = insert(r.Context(), tx, p)
 	}
-	return p, true
+	respond(w, http.StatusCreated, c, err)
 }
 
-func fail(w http.ResponseWriter, err error) {
-	slog.Debug("payment failed", "error", err)
-	http.Error(w, "the payment failed; nothing was charged", http.StatusInternalServerError)
-}
-
-func answer(w http.ResponseWriter, status int, v any) {
+func respond(w http.ResponseWriter, status int, v any, err error) {
+	if err != nil {
+		http.Error(w, "the payment failed; nothing was charged", http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // the client may have left
 }
 
-// ledger lists every charge.
-func (s *shop) ledger(w http.ResponseWriter, r *http.Request) {
-	all, err := charges(r.Context(), s.db)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	answer(w, http.StatusOK, append([]charge{}, all...))
-}
-
-// delayed holds answers back for a random time of up to lag, as a network does.
-func delayed(next http.Handler, lag time.Duration) http.Handler {
-	if lag <= 0 {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(&slowWriter{ResponseWriter: w, ctx: r.Context(), lag: lag/5 + rand.N(lag*4/5)}, r)
-	})
-}
-
+// slowWriter delays a response for up to lag, as a network does.
 type slowWriter struct {
 	http.ResponseWriter
-	ctx     context.Context
-	lag     time.Duration
-	started bool
+	ctx context.Context
+	lag time.Duration
 }
 
 func (w *slowWriter) WriteHeader(status int) {
-	if !w.started && status >= http.StatusOK {
-		w.started = true
-		_ = crash.Pause(w.ctx, w.lag)
+	if w.lag > 0 {
+		_ = crash.Pause(w.ctx, w.lag/5+rand.N(w.lag*4/5))
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *slowWriter) Write(b []byte) (int, error) {
-	if !w.started {
-		w.WriteHeader(http.StatusOK)
+func charges(ctx context.Context, db *sql.DB) (all []charge, err error) {
+	rows, err := db.QueryContext(ctx, `SELECT id, payment, amount, receipt FROM charges ORDER BY id`)
+	if err != nil {
+		return nil, err
 	}
-	return w.ResponseWriter.Write(b)
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for all = []charge{}; rows.Next(); {
+		var c charge
+		if err := rows.Scan(&c.ID, &c.Payment, &c.Amount, &c.Receipt); err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, rows.Err()
 }
 
-// Unwrap is for http.ResponseController.
-func (w *slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// readLedger returns the charges of a service that does not run.
+func readLedger(ctx context.Context, dir string) (all []charge, err error) {
+	store, err := sqlite.Open(ctx, filepath.Join(dir, "payments.db"), sqlite.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return charges(ctx, store.DB())
+}
 
-// ServiceMain is the service process. It writes the address that it listens on
-// to stdout, and ends when stdin does, which is when its parent has died
-// or closed the pipe; at the latest after its -life.
+// ServiceMain is the process of the service. It writes its address to stdout, and ends with
+// stdin, so that it does not outlive its parent.
 func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("service", flag.ContinueOnError)
 	dir := flags.String("dir", "", "folder of the database")
 	addr := flags.String("addr", "127.0.0.1:0", "address to listen on")
 	protected := flags.Bool("protected", false, "put stet around the handler")
-	async := flags.Bool("async", false, "answer 202, and charge afterwards")
-	lag := flags.Duration("lag", maxLag, "greatest delay of an answer")
-	life := flags.Duration("life", maxLife, "when to end at the latest")
+	lag := flags.Duration("lag", maxLag, "greatest delay of a response")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *dir == "" || *life <= 0 || *life > maxLife {
-		return fmt.Errorf("the service needs -dir, and a -life of at most %v", maxLife)
+	if *dir == "" {
+		return errors.New("the service needs -dir")
 	}
-	ctx, cancel := context.WithTimeout(ctx, *life)
-	defer cancel()
 	ctx, leave := child.WithParent(ctx, stdin)
 	defer leave()
-	s, err := openShop(ctx, *dir, shopOptions{*protected, *async, *lag})
+	s, err := openService(ctx, *dir, *protected, *lag)
 	if err != nil {
 		return err
 	}
@@ -275,5 +199,42 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 		return errors.Join(err, s.close())
 	}
 	child.Ready(stdout, ln.Addr().String())
-	return errors.Join(crash.Serve(ctx, ln, s.handler), s.close())
+	return errors.Join(crash.Serve(ctx, ln, s), s.close())
+}
+
+// instructions are what a user can try with a service.
+const instructions = `A payments service protected by stet listens on http://%[1]s (Ctrl-C ends it).
+
+# 1. A payment: 201.
+curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":4200}'
+
+# 2. The same again: the same response, marked Idempotent-Replayed: true. Nothing is charged.
+curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":4200}'
+
+# 3. The same key for another amount: 422.
+curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":9900}'
+
+# 4. No key: 400.
+curl -i http://%[1]s/payments -d '{"payment":"order-1","amount":4200}'
+
+# The ledger: one charge.
+curl http://%[1]s/ledger
+`
+
+// Serve serves the protected service on addr until ctx ends, and writes to w what to try.
+func Serve(ctx context.Context, addr, dir string, w io.Writer) error {
+	ln, err := crash.Listen(ctx, addr)
+	if err != nil {
+		return fmt.Errorf("--addr %s: cannot listen; give a free address like 127.0.0.1:0: %w", addr, err)
+	}
+	defer func() { _ = ln.Close() }() // crash.Serve closes it, too
+	s, err := openService(ctx, dir, true, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if _, err := fmt.Fprintf(w, instructions, ln.Addr(), stet.NewKey()); err != nil {
+		return err
+	}
+	return crash.Serve(ctx, ln, s)
 }

@@ -12,7 +12,7 @@ type defect struct {
 }
 
 var (
-	engineTests   = []string{"."}
+	engineTests   = []string{".", "./internal/test/engine"}
 	memoryTests   = []string{"./store/memory"}
 	cacheTests    = []string{"./store/cache"}
 	sqliteTests   = []string{"./store/sqlite"}
@@ -225,9 +225,7 @@ var defects = []defect{
 		"p.Stale.State() == store.Retryable && st.Doubt != \"\"", "p.Stale.State() == store.Retryable && st.Doubt == \"stet\"", some("Doubt", []string{"./reconcile"})},
 	{"a reconciler takes an accepted operation in doubt, to fail it", "reconcile/one.go",
 		"p.Stale.State() == store.Failed && st.Doubt == \"\"", "p.Stale.State() == store.Failed", some("Doubt", []string{"./reconcile"})},
-	{"a remote worker that has gone quiet counts as not executed", "stetwork/remote/session.go",
-		"\t\t\t\trun.Declare(stet.MayHaveExecuted, 0)\n\t\t\t\treturn nil, errGone", "\t\t\t\treturn nil, errNobody", some("Silent", []string{"./stetwork/remote"})},
-	{"any token lets in", "internal/admin/bearer.go", "subtle.ConstantTimeCompare(got[:], want[:]) == 1", "subtle.ConstantTimeCompare(got[:], want[:]) >= 0", some("Token|Stranger", []string{"./dashboard", "./stetwork/remote"})},
+	{"any token lets in", "internal/admin/bearer.go", "subtle.ConstantTimeCompare(got[:], want[:]) == 1", "subtle.ConstantTimeCompare(got[:], want[:]) >= 0", some("Token|Stranger", []string{"./dashboard"})},
 	{"the dashboard answers under any name", "internal/admin/host.go", "if !LoopbackName(host) || ", "if ", some("Host", []string{"./dashboard"})},
 	{"the dashboard answers any other host", "internal/admin/host.go", "!loopback(r.RemoteAddr) {", "r.RemoteAddr == \"\" {", some("Host", []string{"./dashboard"})},
 
@@ -288,6 +286,7 @@ var defects = []defect{
 
 	// What the sidecar accepts.
 	{"accepted: an answer that broke off is run again", "proxy/worker.go", "return w.async.Repeatable || w.delivery", "return w.async != nil || w.delivery", some("AnswersOf", proxyTests)},
+	{"accepted: a service that does not answer in time counts as not executed", "proxy/forward.go", "run.Declare(stet.MayHaveExecuted, t.route.after)", "run.Declare(stet.NotExecuted, 0)", some("AnswersOf", proxyTests)},
 	{"accepted: a service that is down uses up the attempts", "proxy/deliver.go", "t.why, uncounted: true}", "t.why}", some("ServiceThatIsDown", proxyTests)},
 	{"accepted: an answer of a service that has not settled is an outcome", "proxy/deliver.go", "case 400 <= out.Status && out.Status < 500:", "case out.Status < 500:", some("AnswersOf", proxyTests)},
 	{"accepted: Retry-After is not heeded", "proxy/deliver.go", "After: max(backoff, u.after)", "After: backoff", some("RetryAfterOf", proxyTests)},

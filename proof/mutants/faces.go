@@ -31,7 +31,7 @@ var faces = []defect{
 	{"Lambda: what was not begun counts as handled", "stetlambda/sqs.go", "x.late.Add(1)\n\t\treturn false", "x.late.Add(1)\n\t\treturn true", inModule("stetlambda")},
 	{"MCP: another session's call is the same", "stetmcp/call.go", "mcpcall.DeriveKey(c.req.Session.ID(), params.Name, args)", "mcpcall.DeriveKey(\"\", params.Name, args)", inModule("stetmcp")},
 	{"MCP: a tool that asks for input has run", "stetmcp/call.go", "if c.res.InputRequests != nil {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", "if false {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", inModule("stetmcp")},
-	{"a codec's panic is the handler's", "internal/coding/coding.go", "\tif value := recover(); value != nil {\n", "\tif value := any(nil); value != nil {\n", []string{".", "./codec/...", "-run", "Codec|Panic"}},
+	{"a codec's panic is the handler's", "internal/coding/coding.go", "\tif value := recover(); value != nil {\n", "\tif value := any(nil); value != nil {\n", []string{".", "./internal/test/engine", "./codec/...", "-run", "Codec|Panic"}},
 	{"responses: a refused request keeps its key from a corrected one", "stethttp/responses.go", "Forget: c.m.o.Responses == StoreExecuted || ", "Forget: ", some("Corrected|Executed", httpTests)},
 	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "\tcase refusing(status, contentType):\n", "\tcase false:\n", some("PassedOn", httpTests)},
 	{"a refusal that was rolled back is returned as executed", "stethttp/executed.go", "\tcase reason == store.ReasonNoEffect:\n\t\treturn stet.NotExecuted.String()\n", "", some("ReturnedError", httpTests)},
@@ -48,7 +48,7 @@ var faces = []defect{
 	{"the response of an aborted transaction is sent", "stethttp/servetx.go", "\tcase again.Aborted(err):\n", "\tcase again.Aborted(err) && rw == nil:\n", some("FaultOfTheHandler", postgresTests)},
 	{"a refusal after an effect outside is returned as not executed", "transaction.go", "marks&saysRepeatable == 0 {", "true {", some("AfterExecuting", httpTests)},
 	{"a replay of another operation is returned as this one's", "stethttp/executed.go", "\t\theader = header.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
-	{"a failure after another run says not executed", "transaction.go", "Attempt() != 1 && failed.Reason", "Attempt() < 0 && failed.Reason", []string{".", "-run", "RefusalAfterAnotherRun"}},
-	{"a failure after a step says not executed", "ending.go", "Attempt == 1 && !r.hasNotes() {", "Attempt == 1 {", []string{".", "-run", "StoredFailureIsNotExecuted"}},
+	{"a failure after another run says not executed", "transaction.go", "Attempt() != 1 && failed.Reason", "Attempt() < 0 && failed.Reason", []string{".", "./internal/test/engine", "-run", "RefusalAfterAnotherRun"}},
+	{"a failure after a step says not executed", "ending.go", "Attempt == 1 && !r.hasNotes() {", "Attempt == 1 {", []string{".", "./internal/test/engine", "-run", "StoredFailureIsNotExecuted"}},
 	{"a transaction aborted after Executing says not executed", "stethttp/answer.go", "case again.Aborted(err) && c.executing():", "case false:", some("AbortedTransaction", httpTests)},
 }

@@ -4,7 +4,6 @@
 //	crashtest payments [flags]   a payments service, on every store
 //	crashtest messages [flags]   consumers of brokers, and relays
 //	crashtest async [flags]      accepted operations, by seven ways to run them
-//	crashtest demo [flags]       the storm of stet demo
 package main
 
 import (
@@ -14,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/stet-go/stet/internal/demo"
 	"github.com/stet-go/stet/proof/crashtest/async"
 	"github.com/stet-go/stet/proof/crashtest/messages"
 	"github.com/stet-go/stet/proof/crashtest/payments"
@@ -32,7 +30,6 @@ func main() {
 	async.Main()
 	commands := map[string]command{
 		"async":    {asyncFlags, runAsync},
-		"demo":     {demoFlags, runDemo},
 		"messages": {messageFlags, runMessages},
 		"payments": {paymentFlags, runPayments},
 	}
@@ -40,16 +37,9 @@ func main() {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if name == demoService {
-		if err := demo.ServiceMain(context.Background(), args, os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	c, ok := commands[name]
 	if !ok {
-		fmt.Fprintln(os.Stderr, "crashtest: say what to crash: payments, messages, async or demo")
+		fmt.Fprintln(os.Stderr, "crashtest: say what to crash: payments, messages or async")
 		os.Exit(2)
 	}
 	_ = c.flags.Parse(args) // it exits

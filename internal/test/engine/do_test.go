@@ -1,0 +1,240 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestErrorIsStoredAndReplayed(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	declined := errors.New("card declined")
+	for range 2 {
+		_, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) {
+			runs++
+			return 0, declined
+		})
+		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted || err.Error() != "stet: operation failed (may have executed): card declined" {
+			t.Fatal(err)
+		}
+	}
+	if runs != 1 {
+		t.Fatalf("ran %d times", runs)
+	}
+}
+
+func TestNothingHappenedRunsAgain(t *testing.T) {
+	busy := errors.New("processor busy")
+	for name, say := range map[string]func(ctx context.Context) error{
+		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return busy },
+		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
+		"wrapped":                 func(context.Context) error { return stet.Retryable(busy) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+			var fence int64
+			_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+				fence = stet.FromContext(ctx).Fence()
+				return 0, say(ctx)
+			})
+			if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted {
+				t.Fatal(err)
+			}
+			res, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) { return 1, nil })
+			if err != nil || res.Value != 1 || res.Attempt != 2 || res.Fence <= fence {
+				t.Fatalf("%+v, %v", res, err)
+			}
+		})
+	}
+}
+
+func TestPanicIsSettledAndGoesOn(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
+	}()
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); stet.KindOf(err) != stet.KindFailed || runs != 0 ||
+		stet.ExecutionOf(err) != stet.MayHaveExecuted { // nobody knows how far it came
+		t.Fatalf("%v, %d runs", err, runs)
+	}
+}
+
+func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { _ = recover() }()
+			_, _ = stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+				leave()
+				return 0, nil
+			})
+		}()
+		<-done
+		if res, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 1, nil }); err != nil || res.Value != 1 || res.Attempt != 2 {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+	}
+}
+
+func TestResultThatCannotBeKeptIsNotRunAgain(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: 100}})
+	runs := 0
+	big := func(context.Context) (string, error) { runs++; return string(make([]byte, 1000)), nil }
+	if res, err := stet.Do(t.Context(), e, op, big); err != nil || len(res.Value) != 1000 {
+		t.Fatalf("the first caller: %v", err)
+	}
+	if _, err := stet.Do(t.Context(), e, op, big); stet.KindOf(err) != stet.KindExpired {
+		t.Fatalf("a retry: %v", err)
+	}
+	odd := stet.Op{Scope: "s", Key: "odd"}
+	nan := func(context.Context) (float64, error) { runs++; return math.NaN(), nil }
+	for range 2 {
+		if _, err := stet.Do(t.Context(), e, odd, nan); stet.KindOf(err) != stet.KindExpired || stet.ExecutionOf(err) != stet.Executed {
+			t.Fatal(err)
+		}
+	}
+	if runs != 2 {
+		t.Fatalf("ran %d times", runs)
+	}
+}
+
+func TestRunEndsOnce(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := begin(t, e, op)
+	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
+		t.Fatalf("release after settle: %v", err)
+	}
+	if err := run.Context().Err(); err == nil {
+		t.Fatal("the context of an ended run goes on")
+	}
+	again, err := e.Begin(t.Context(), op)
+	if err != nil || string(again.Outcome().Body) != "a" {
+		t.Fatal(err)
+	}
+	if err := again.Settle(t.Context(), stet.Outcome{Failed: true}); stet.KindOf(err) != stet.KindInvalid {
+		t.Fatalf("settle of a replay: %v", err)
+	}
+}
+
+func TestNobodySeesAnotherScope(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	for _, o := range []stet.Op{{Scope: "a:b", Key: "c"}, {Scope: "a", Key: "b:c"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: ":c"}} {
+		if res, err := stet.Do(t.Context(), e, o, charge(&runs)); err != nil || res.Replayed {
+			t.Fatalf("%v: %+v, %v", o, res, err)
+		}
+	}
+	v2 := newEngine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2"})
+	if e.ID("a", "b") == v2.ID("a", "b") {
+		t.Fatal("namespaces share a record")
+	}
+}
+
+func TestDerivedKeysAreStableAndApart(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := begin(t, e, op)
+	charge, mail := run.DeriveKey("charge"), run.DeriveKey("mail")
+	if charge == mail {
+		t.Fatal("two calls share a key")
+	}
+	if err := run.Release(t.Context(), stet.Again{}); err != nil {
+		t.Fatal(err)
+	}
+	second := begin(t, e, op)
+	if second.DeriveKey("charge") != charge {
+		t.Fatal("a second attempt derives another key")
+	}
+	if stet.DeriveKey("pay", "ab", "c") == stet.DeriveKey("pay", "a", "bc") || stet.DeriveKey("pay", "a") == stet.DeriveKey("pay", "a", "") {
+		t.Fatal("parameters run into one another")
+	}
+	if got, want := stet.DeriveKey("pay", "order 7"), "1ae94cb4-d0b6-8f5f-852f-fb8b22e88e80"; got != want {
+		t.Fatalf("DeriveKey changed from %s to %s: every deployed key would", want, got)
+	}
+}
+
+func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
+	for name, o := range map[string]stet.Options{
+		"negative lease":         {Policy: stet.Policy{Lease: -1}},
+		"tiny lease":             {Policy: stet.Policy{Lease: 1}},
+		"lease beyond retention": {Policy: stet.Policy{Lease: 2 * 3600e9, Retention: store.Retention{Result: 3600e9}}},
+		"short tombstone":        {Policy: stet.Policy{Retention: store.Retention{Result: 2 * 3600e9, Tombstone: 3600e9}}},
+		"negative retention":     {Policy: stet.Policy{Retention: store.Retention{Result: -1}}},
+		"negative wait":          {Policy: stet.Policy{Wait: -1}},
+		"endless wait":           {Policy: stet.Policy{Wait: math.MaxInt64}},
+		"huge result":            {Policy: stet.Policy{MaxResult: math.MaxInt}},
+		"no such stale":          {Policy: stet.Policy{Stale: stet.ItDidNotHappen()}},
+		"in a class":             {Classes: map[string]stet.Policy{"x": {Wait: -1}}},
+		"class without name":     {Classes: map[string]stet.Policy{"": {}}},
+		"negative run timeout":   {Policy: stet.Policy{RunTimeout: -1}},
+		"negative waiters":       {MaxWaiters: -1},
+		"endless run":            {Policy: stet.Policy{RunTimeout: math.MaxInt64}},
+		"endless store call":     {StoreTimeout: math.MaxInt64},
+		"long namespace":         {Namespace: string(make([]byte, 5000))},
+	} {
+		if e, err := stet.New(memory.New(memory.Options{}), o); stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("%s was accepted: %v %v", name, e, err)
+		}
+	}
+	var unopened *memory.Store
+	for _, none := range []store.Store{nil, unopened} {
+		if _, err := stet.New(none, stet.Options{}); stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("the store %T is nil, and was accepted", none)
+		}
+	}
+}
+
+func TestUnacceptableOperationsAreRefused(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx context.Context
+		op  stet.Op
+	}{
+		"no scope":     {t.Context(), stet.Op{Key: "k"}},
+		"no key":       {t.Context(), stet.Op{Scope: "s"}},
+		"long key":     {t.Context(), stet.Op{Scope: "s", Key: string(make([]byte, store.MaxKey+1))}},
+		"long scope":   {t.Context(), stet.Op{Key: "k", Scope: string(make([]byte, store.MaxScope+1))}},
+		"no class":     {t.Context(), stet.Op{Scope: "s", Key: "k", Class: "unheard of"}},
+		"ended caller": {ended, op},
+	} {
+		_, err := e.Begin(c.ctx, c.op)
+		if stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_ = e.Close()
+	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestStoreThatIsDownExecutesNothing(t *testing.T) {
+	store := newSpy()
+	store.failClaim.Store(&errDown)
+	e := newEngine(t, store, stet.Options{})
+	runs := 0
+	_, err := stet.Do(t.Context(), e, op, charge(&runs))
+	if stet.KindOf(err) != stet.KindStore || !errors.Is(err, errDown) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+		t.Fatalf("%v, %d runs", err, runs)
+	}
+}

@@ -1,0 +1,231 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+// diesCharging has an accepted operation die in the step "charge", after it has done
+// the step "reserve", and returns it.
+func diesCharging(t *testing.T, store *memory.Store) stet.Item {
+	t.Helper()
+	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	inDoubt(t, take(t, e, it))
+	return it
+}
+
+// inDoubt does what diesCharging says in a run, and parks it.
+func inDoubt(t *testing.T, run *stet.Lease) {
+	t.Helper()
+	if _, err := stet.Step(run.Context(), "reserve", func(context.Context) (string, error) { return "reserved", nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) { return "", errors.New("no answer") })
+	if stet.KindOf(err) != stet.KindUnknown {
+		t.Fatal(err)
+	}
+	if err := run.Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// finishes requires that a run need not reserve again, and can charge.
+func finishes(t *testing.T, run *stet.Lease) {
+	t.Helper()
+	reserved, charged := 0, 0
+	if v, err := stet.StepOnce(run.Context(), "reserve", counted(&reserved, nil)); err != nil || v != "reserved" || reserved != 0 {
+		t.Errorf("the step that was done: %q, %v, %d runs", v, err, reserved)
+	}
+	if _, err := stet.StepOnce(run.Context(), "charge", counted(&charged, nil)); err != nil || charged != 1 {
+		t.Errorf("the step that did not happen: %v, %d runs", err, charged)
+	}
+	if run.Declared() == stet.MayHaveExecuted {
+		t.Error("the run is in doubt")
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
+	st := memory.New(memory.Options{})
+	it := diesCharging(t, st)
+	e := newEngine(t, st, stet.Options{})
+	shown := browse(t, st, store.Unknown)
+	var wg sync.WaitGroup
+	for range 8 { // the same verdict again, and by several at a time
+		wg.Go(func() {
+			if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "" {
+		t.Errorf("it is in doubt still: %q", st.Doubt)
+	}
+	finishes(t, take(t, e, it))
+}
+
+func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
+	never := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+	for _, stale := range []stet.Verdict{stet.CannotKnow(), stet.MayRunAgain()} {
+		store := memory.New(memory.Options{})
+		it := diesCharging(t, store)
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: never, Stale: stale}})
+		finishes(t, take(t, e, it))
+
+		inDoubt(t, begin(t, e, other))
+		finishes(t, begin(t, e, other))
+	}
+}
+
+// Neither by a worker nor by a retry.
+func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
+	may := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.MayRunAgain(), nil }
+	for name, p := range map[string]stet.Policy{
+		"Policy.Stale": {Stale: stet.MayRunAgain()},
+		"Verify":       {Stale: stet.ItHappened(stet.Outcome{Failed: true}), Verify: may},
+	} {
+		st := memory.New(memory.Options{})
+		it := diesCharging(t, st)
+		e := newEngine(t, st, stet.Options{Policy: p})
+		inDoubt(t, begin(t, e, other))
+		for range 3 {
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
+				t.Errorf("%s: a take: %v", name, err)
+			}
+			if _, err := e.Begin(t.Context(), other); stet.KindOf(err) != stet.KindUnknown {
+				t.Errorf("%s: a retry: %v", name, err)
+			}
+		}
+		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
+			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.Doubt)
+		}
+		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
+			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
+		}
+		status(t, e, it.ID, store.Unknown)
+	}
+}
+
+func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{})
+	it := accept(t, e, op, parcel)
+	if err := take(t, e, it).Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shown := browse(t, st, store.Unknown)
+	for range 2 {
+		if err := e.Resolve(t.Context(), shown, "", stet.MayRunAgain()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(t, e, it)
+}
+
+// What comes of a run that was believed dead is refused, and does not stop the
+// attempt that has followed it.
+func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, parcel)
+		dying, err := stet.New(st, stet.Options{SweepEvery: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = stet.StepOnce(take(t, dying, it).Context(), "charge", func(context.Context) (string, error) {
+			_ = dying.Close() // nobody renews its lease
+			time.Sleep(time.Minute)
+			if err := e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen()); err != nil {
+				t.Error(err)
+			}
+			charged := 0
+			if _, err := stet.StepOnce(take(t, e, it).Context(), "charge", counted(&charged, nil)); err != nil || charged != 1 {
+				t.Errorf("%v, %d runs", err, charged)
+			}
+			return "late", nil
+		})
+		if stet.KindOf(err) != stet.KindFenced {
+			t.Errorf("the dead one, come back: %v", err)
+		}
+	})
+}
+
+// A verdict that could not be written down must not release what is in doubt.
+func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
+	st := memory.New(memory.Options{})
+	it := diesCharging(t, st)
+	e := newEngine(t, storetest.Faulty(st, func(c storetest.Call) storetest.Fault {
+		if c.Method == "Strike" {
+			return storetest.FailBefore
+		}
+		return storetest.NoFault
+	}), stet.Options{StoreTimeout: 50 * time.Millisecond})
+	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindStore {
+		t.Errorf("Resolve: %v", err)
+	}
+	if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
+		t.Errorf("in doubt is %q", st.Doubt)
+	}
+}
+
+func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if err := st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shown := browse(t, st, store.Unknown)
+	for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.MayRunAgain()} {
+		if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindDamaged {
+			t.Errorf("Resolve: %v", err)
+		}
+	}
+	if now := browse(t, st, store.Unknown); now.Fence != shown.Fence {
+		t.Error("it has changed")
+	}
+	if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); err != nil {
+		t.Errorf("Resolve with an outcome: %v", err)
+	}
+}
+
+// What is not a step stays in the notes.
+func TestStrikeLeavesProgress(t *testing.T) {
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if err := run.Progress(t.Context(), 0.5, "half way"); err != nil {
+		t.Fatal(err)
+	}
+	inDoubt(t, run)
+	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); err != nil {
+		t.Fatal(err)
+	}
+	if st := status(t, e, it.ID, store.Accepted); st.Progress.Message != "half way" {
+		got, _ := json.Marshal(st)
+		t.Errorf("%s", got)
+	}
+}
+
+// other is an operation beside op.
+var other = stet.Op{Scope: op.Scope, Key: op.Key + " of another"}
