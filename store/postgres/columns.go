@@ -93,10 +93,11 @@ type scanner interface{ Scan(into ...any) error }
 // scan reads columns, and values that precede them. If they are of no valid record the error is
 // r.damage, too. If there is no record r.read.id is nil.
 func (r *row) scan(from scanner, columns []column, before ...any) error {
+	into := slices.Grow(before, len(columns))
 	for _, c := range columns {
-		before = append(before, c.into(r))
+		into = append(into, c.into(r))
 	}
-	if err := from.Scan(before...); err != nil {
+	if err := from.Scan(into...); err != nil {
 		return err
 	}
 	if r.read.id != nil && !r.valid() {

@@ -132,7 +132,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 		ops := []*op[write]{{v: *w}}
 		err := s.onRow(ctx, s.slow, w.req.ID, func() []call {
 			ops[0].v.done = false
-			return []call{s.fastCall(w.kind(), ops)}
+			return []call{s.fastCall(w.kind(), ops, true)}
 		})
 		return ops[0].v.rec, ops[0].v.done, err
 	}

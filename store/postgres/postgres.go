@@ -93,8 +93,9 @@ type Store struct {
 	locked                  lockedKeys
 	listener                *listener
 	dueFrom                 atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
-	replay                  replayShare
-	groups                  *semaphore.Weighted // of keys that groups have locked
+	replay                  replayShare            // of claims and acceptances
+	txReplay                replayShare            // of transactions
+	groups                  *semaphore.Weighted    // of keys that groups have locked
 	durability              durability
 	closed                  atomic.Bool
 
@@ -187,6 +188,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
 	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
 	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, commitTimeout: 10 * time.Second}
+	s.replay.over, s.replay.above, s.txReplay.over, s.txReplay.above = 4, 500, 32, 875
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}

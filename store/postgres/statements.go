@@ -17,7 +17,7 @@ import (
 // statements are the SQL of a store, with its names put in.
 type statements struct {
 	insert, end, read, extend           *statement // for many at a time
-	insertOne, endFree, endOne, regrant *statement // for one at a time
+	insertOne, endOne, regrant          *statement // for one at a time
 	park, watch, sweep, confirm         *statement
 	browse, browseOpen, expire, replace *statement // of operators
 	finish, audible                     *statement // of transactions, on connections of the service's
@@ -137,9 +137,8 @@ var withOutcome = assignments{{"state", "e.state"}, {"gone", "e.gone"}, {"status
 	{"expires_at", later("e.keep")}, {"forget_at", later("e.forget")}, {"due_at", later("e.due")},
 	{"work", "e.outbox"}, {"relay_due", "CASE WHEN e.outbox IS NOT NULL THEN " + now + " END"}}
 
-// closing settles and releases; a release of an accepted operation is another matter.
-// It has three shapes: for many or one, of which some may be locked, and for one that
-// is waited for, alone or in a transaction of the service's.
+// closing settles and releases, except a release of an accepted operation. It has two shapes: for
+// many of which some may be locked, and for one whose row is waited for.
 var closing = change{params: ended, set: slices.Concat(withOutcome, assignments{{"lease_until", "NULL"}, {"run_due", "NULL"},
 	{"notes", "CASE WHEN e.state = {retryable} THEN r.notes END"}, {"cancel_at", "NULL"}}).set(),
 	where:     "r.fence = e.fence AND r.state IN ({running}, {unknown}) AND (e.state <> {retryable} OR r.work IS NULL)",
@@ -267,7 +266,6 @@ func newStatements(n names) statements {
 		insertOne: make(inserting(toRunning, "1", unseenOne(claimed))),
 		regrant:   make(regrant.waiting()),
 		end:       make(closing.free(many(ended))),
-		endFree:   make(closing.free(one(ended))),
 		endOne:    make(closing.waiting()),
 		read:      reading(make(sqlRead)),
 		extend:    make(extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)")),

@@ -16,6 +16,8 @@ import (
 const (
 	enterTries = 4
 	goodbye    = 2 * time.Second // for a rollback
+
+	readFirstPatience = time.Second
 )
 
 // Function is what RunTx runs.
@@ -107,6 +109,11 @@ type transaction struct {
 // enter begins the transaction. If it grants nothing, the transaction is over
 // and rec is the answer.
 func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool, err error) {
+	if t.s.txReplay.high() {
+		if rec, err := t.readFirst(ctx); rec.State.Settled() {
+			return rec, false, err
+		}
+	}
 	if t.conn, err = t.s.pool.Acquire(ctx); err != nil {
 		return rec, false, err
 	}
@@ -128,10 +135,31 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	})
 }
 
+// readFirst reads the record without a transaction: concurrent calls share a statement, and take no
+// connection of the service's. If nothing is settled, or Read fails, the transaction reads it again.
+func (t *transaction) readFirst(ctx context.Context) (store.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, readFirstPatience)
+	defer cancel()
+	rec, err := t.s.Read(ctx, t.req.ID)
+	switch {
+	case err != nil:
+		t.s.txReplay.share.Store(0)
+		return store.Record{}, err
+	case rec.Fingerprint != t.req.Fingerprint:
+		return rec, store.ErrMismatch
+	}
+	return rec, nil
+}
+
 // admit decides about a transaction that has found r; it may be nil. If it grants nothing, the
 // transaction is over: end ends it, unless its caller does.
 func (t *transaction) admit(ctx context.Context, r *row, query queryRow, end func(wait bool)) (rec store.Record, granted bool, err error) {
 	rec, next, err := onClaim(t.req, r)
+	found := 0
+	if rec.State.Settled() {
+		found = 1
+	}
+	t.s.txReplay.add(found, 1)
 	switch {
 	case err != nil:
 		end(false)

@@ -235,14 +235,14 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 // looks at 256 names under which something waits, and the next call at the next.
 func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if len(names) > 0 {
-		return s.handOut(ctx, s.sql.dueRun, limit, again, []any{names})
+		return s.handOut(ctx, s.sql.dueRun, limit, []any{micros(again), names})
 	}
 	var from string
 	if next := s.dueFrom.Swap(nil); next != nil {
 		from = *next
 	}
 	var next *string
-	recs, err := s.handOut(ctx, s.sql.dueAny, limit, again, []any{from}, &next)
+	recs, err := s.handOut(ctx, s.sql.dueAny, limit, []any{micros(again), from}, &next)
 	if next != nil {
 		s.dueFrom.Store(next)
 	}
@@ -251,17 +251,17 @@ func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names .
 
 // DueMessages implements store.OutboxStore. It is bounded like Due.
 func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
-	return s.handOut(ctx, s.sql.dueRelay, limit, again, nil)
+	return s.handOut(ctx, s.sql.dueRelay, limit, []any{micros(again)})
 }
 
 // handOut executes a statement that returns records that are due, and makes them due again. args are
-// more of its parameters, and before are scanned before the records.
-func (s *Store) handOut(ctx context.Context, st *statement, limit int, again time.Duration, args []any, before ...any) (recs []store.Record, err error) {
+// its parameters after the limit, and before are scanned before the records.
+func (s *Store) handOut(ctx context.Context, st *statement, limit int, args []any, before ...any) (recs []store.Record, err error) {
 	if err := ctx.Err(); err != nil || limit < 1 {
 		return nil, err
 	}
 	var bad []store.Claim
-	due := call{st, append([]any{int64(min(limit, dueChunk)), micros(again)}, args...), func(from scanner) error {
+	due := call{st, append([]any{int64(min(limit, dueChunk))}, args...), func(from scanner) error {
 		var r row
 		err := r.scan(from, allColumns, before...)
 		switch {

@@ -99,16 +99,18 @@ func (s *Store) decide(w *write, r *row) (next step, err error) {
 	return onEnding(w.end, r)
 }
 
-// replayShare tells whether most claims and acceptances find a record. Then it pays to look
-// first: an insertion that fails costs more than a look.
-type replayShare struct{ share atomic.Int64 } // of 1,000, smoothed
+// replayShare tells whether most of the last calls have found a record. Then the store reads first.
+type replayShare struct {
+	over, above int64        // how many calls it is smoothed over, and the share of 1,000 that is high
+	share       atomic.Int64 // of 1,000
+}
 
 func (s *replayShare) add(found, of int) {
 	old := s.share.Load()
-	s.share.Store(old + (int64(found)*1000/int64(of)-old)/4) // a lost update does not matter
+	s.share.Store(old + (int64(found)*1000/int64(of)-old)/s.over) // a lost update does not matter
 }
 
-func (s *replayShare) high() bool { return s.share.Load() > 500 }
+func (s *replayShare) high() bool { return s.share.Load() > s.above }
 
 // runWrites deals with a batch of writes. Those that are not free to be done in
 // company it marks as slow.
@@ -224,11 +226,7 @@ func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (lef
 			for _, o := range ops {
 				o.v.done = false
 			}
-			c := s.fastCall(kind(k), ops)
-			if c.statement == s.sql.endFree && n == 1 {
-				c.statement = s.sql.endOne // alone it may wait, up to rowPatience, and costs less
-			}
-			calls = append(calls, c)
+			calls = append(calls, s.fastCall(kind(k), ops, n == 1))
 		}
 		return calls
 	})
@@ -249,8 +247,8 @@ func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (lef
 	return left, nil
 }
 
-// fastCall is what writes of one kind have in common.
-func (s *Store) fastCall(k kind, ops []*op[write]) call {
+// fastCall executes writes of one kind. A settle that is alone may wait for the row, up to rowPatience.
+func (s *Store) fastCall(k kind, ops []*op[write], alone bool) call {
 	var id []byte
 	named := func(before ...any) func(scanner) error {
 		return func(from scanner) error {
@@ -263,7 +261,11 @@ func (s *Store) fastCall(k kind, ops []*op[write]) call {
 	}
 	switch k {
 	case settling:
-		return batched(ended, ops, s.sql.endFree, s.sql.end, named(new(bool)))
+		var one *statement
+		if alone {
+			one = s.sql.endOne
+		}
+		return batched(ended, ops, one, s.sql.end, named(new(bool)))
 	case relaying:
 		return batched(relayed, ops, nil, s.sql.relayedFree, named())
 	case takes:
