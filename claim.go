@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	retryAfter = time.Second // hint for a run in flight, or a store that failed
+	retryAfter = time.Second // RetryAfter if a run is in flight or the store failed
 
-	enterRounds = 4 // claims in one try to enter: a takeover or a resolution needs a second one
+	enterRounds = 4 // claims of one call: after a takeover or a resolution, it must claim again
 
-	claimTries   = 4 // calls of one claim or read, the first included; others continue until StoreTimeout
+	claimTries   = 4 // tries of a claim or read; settles and releases are retried until StoreTimeout
 	storeBackoff = 10 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
 
-	followersPerWaiter = 16 // calls that follow another into the store, for each of Options.MaxWaiters
+	followersPerWaiter = 16 // calls that follow another call with the same key, for each of Options.MaxWaiters
 
-	pollMin = 5 * time.Millisecond // of a waiter on a store that cannot tell
+	pollMin = 5 * time.Millisecond // poll interval if the store cannot watch a record
 	pollMax = 500 * time.Millisecond
 )
 
-// admit takes a call through the door: it follows a flight of the same key in
-// this process, or leads one by calling lead; it refuses mismatches, waits or
-// refuses while the operation runs, and returns an entry that is granted or
-// settled.
+// acquire claims an operation or reads its outcome. The first call of a key in this process
+// leads and calls lead. Other calls follow it. acquire fails on a mismatch. While the operation
+// runs elsewhere, it waits or fails. The returned entry is granted or settled.
 func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (entry, error)) (entry, error) {
 	var f *inFlight
 	var leader bool
@@ -52,7 +51,8 @@ func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (
 		if en.rec, err = e.currentRecord(ctx, t, en.rec); err != nil {
 			return en, err
 		}
-		// This comes before any other answer about the key.
+		// The fingerprint is checked first, so a request with another payload learns nothing
+		// about the stored operation.
 		if en.rec.Fingerprint != t.req.Fingerprint {
 			return en, e.mismatch(ctx, t, en.rec)
 		}
@@ -75,7 +75,7 @@ func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (
 				return en, err
 			}
 			if !followed {
-				f = nil // what it knows is what was waited on
+				f = nil // its state is as old as the wait
 			}
 		default:
 			err := fmt.Errorf("the store returned a record in state %v that it did not grant", en.rec.State)
@@ -84,12 +84,12 @@ func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (
 	}
 }
 
-// standing returns the record that the call is to be compared with. A transaction
-// of this process that asks for something else may run without effect: it began before
-// this very operation was committed elsewhere. The store knows.
+// currentRecord returns the record to compare the call with. A transaction of this process may
+// be running for another fingerprint. It may have begun before the operation of this call
+// committed elsewhere. currentRecord therefore reads the store.
 func (e *Engine) currentRecord(ctx context.Context, t *request, rec store.Record) (store.Record, error) {
 	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 || rec.InTx {
-		return rec, nil // nothing to refuse, or the store's own word
+		return rec, nil // no mismatch, or the record comes from the store
 	}
 	now, err := e.read(ctx, rec.ID)
 	if err != nil {
@@ -102,11 +102,11 @@ func (e *Engine) currentRecord(ctx context.Context, t *request, rec store.Record
 	return rec, nil
 }
 
-// enter asks the store with claim, and settles what an expired run left behind.
+// enter calls claim, and resolves an operation whose lease has expired.
 func (e *Engine) enter(ctx context.Context, t *request, claim func(context.Context, *request) (store.Record, error)) (entry, error) {
 	for range enterRounds {
 		rec, err := claim(ctx, t)
-		// What fn of a transaction returned is no word of the store.
+		// Not errors.Is: the error of a transaction's function may wrap ErrMismatch.
 		if KindOf(err) == KindMismatch {
 			return entry{rec: rec}, e.mismatch(ctx, t, rec)
 		}
@@ -152,7 +152,7 @@ func (e *Engine) claim(ctx context.Context, t *request) (rec store.Record, err e
 	fault.At(fault.ClaimAfter)
 	if err == nil || errors.Is(err, store.ErrMismatch) {
 		if err == nil && rec.State == store.Running && rec.Owner == t.req.Owner {
-			if e.o.Observer != nil { // nothing else wants to know
+			if e.o.Observer != nil { // avoids making the event
 				ev := t.event(observe.Claimed, rec, nil)
 				ev.Elapsed = time.Since(asked)
 				e.observe(ctx, ev)
@@ -166,8 +166,7 @@ func (e *Engine) claim(ctx context.Context, t *request) (rec store.Record, err e
 	return rec, e.unclaimed(ctx, t, rec, err)
 }
 
-// unclaimed is the caller's error for a claim that may have been granted, and under
-// which nothing runs.
+// unclaimed returns the error for a claim that may have been granted. Nothing runs under it.
 func (e *Engine) unclaimed(ctx context.Context, t *request, rec store.Record, err error) error {
 	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 	if !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrNotDone) {
@@ -176,12 +175,12 @@ func (e *Engine) unclaimed(ctx context.Context, t *request, rec store.Record, er
 	return storeFailed(NotExecuted, err)
 }
 
-// hold sees to it that no run begins with a lease that is nearly over, because its
-// claim was slow, or was repeated. It reports whether the claim is held: one that
-// was marked unknown in the meantime is not.
+// checkLease renews a lease that has less than a third left, because its claim was slow or was
+// repeated. It reports whether the claim still holds. The record may have become unknown in the
+// meantime.
 func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (store.Record, bool, error) {
 	for range enterRounds {
-		if t.claimSentAt.IsZero() || rec.LeaseLeft-time.Since(t.claimSentAt) >= t.req.Lease/3 { // a transaction asks for no lease
+		if t.claimSentAt.IsZero() || rec.LeaseLeft-time.Since(t.claimSentAt) >= t.req.Lease/3 { // a transaction has no lease
 			return rec, true, nil
 		}
 		var lost []store.Claim
@@ -203,20 +202,20 @@ func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (
 	return rec, false, e.unclaimed(ctx, t, rec, fmt.Errorf("the store takes longer than the lease of %v allows", t.req.Lease))
 }
 
-// retry makes a store call and repeats it while it fails, tries times at most, or
-// without limit if 0, until StoreTimeout. The end of the caller's context does not
-// end it: a call cut off in the middle leaves a record that can only be marked unknown.
+// retry makes a store call and repeats it while it fails, until StoreTimeout. It makes at most
+// tries calls; 0 for no limit. It does not end with the caller's context. A call that is cut
+// off may leave a record that can only become unknown.
 func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context) error) error {
 	ctx = e.storeContext(ctx)
-	var err, doubt error // doubt: an earlier try may have had its effect
+	var err, doubt error // an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
 		switch {
 		case doubt != nil && errors.Is(err, store.ErrNotDone):
-			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // which is not ErrNotDone
+			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // err is ErrNotDone, and the result must not be
 		case err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrDamaged):
 			return err
-		case errors.Is(doubt, store.ErrUnknown): // a settled record was read that could not be confirmed
+		case errors.Is(doubt, store.ErrUnknown): // a settled record was read, but the store could not confirm it
 			err = fmt.Errorf("%w; and then: %w", doubt, err)
 		}
 		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {
@@ -236,7 +235,7 @@ func (e *Engine) read(ctx context.Context, id store.ID) (rec store.Record, err e
 	return rec, err
 }
 
-// settle does not give up before StoreTimeout: what happened would be unknown.
+// settle retries until StoreTimeout, because giving up leaves an unknown operation.
 func (e *Engine) settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
 }

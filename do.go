@@ -7,31 +7,32 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Result is what Do and DoTx return.
+// Result is the result of Do and DoTx.
 type Result[T any] struct {
 	Value    T
-	Replayed bool // the value is that of an earlier run
+	Replayed bool // Value comes from an earlier run
 	Fence    int64
 	Attempt  int
 }
 
-// Do runs fn at most once for op and gives every retry the same value, which is
-// stored as Policy.Values encodes it: as JSON by default.
+// Do runs fn at most once for op. Every retry gets the same value. The value is stored as
+// Policy.Values encodes it, by default as JSON.
 //
-// If fn returns an error, the operation is settled as failed and every retry gets an
-// error of KindFailed with the same text: it may have executed before the error. fn says
-// otherwise with FromContext(ctx).Declare, an error that is Retryable
-// (an *Error of another operation is not) or Repeatable: see Lease.Do. A panic is settled
-// like an error, and continues; retries are told that the operation may have executed.
+// If fn returns an error, the operation is stored as failed. Every retry then gets an error of
+// KindFailed with the same text, because fn may have had its effect before the error. fn can
+// state otherwise with FromContext(ctx).Declare, or with an error that is Retryable or
+// Repeatable; see Lease.Do. An *Error of another operation is not Retryable. A panic is stored
+// as a failure, and then the panic continues. Retries get an error that says that the operation
+// may have executed.
 //
-// Replays get the value as it comes out of the codec: from JSON, unexported fields are
-// zero. They get an error with the text of the first one, and of what Policy.Errors keeps.
-// Where what stands is another adapter's, or of another codec, and is not a T, the error is of kind
-// KindForeign: it was executed.
+// A replay returns the decoded value. With JSON, unexported fields are zero. A replayed error
+// has the text of the first error, and the values that Policy.Errors stored. If another adapter
+// or codec stored the outcome and it cannot be converted to a T, the error is of KindForeign.
+// The operation was executed.
 //
-// Other errors are those of Begin and of Lease.Settle. With an error of it,
-// fn has run; Result.Value holds what it returned, for logs only: do not act on
-// it, because no retry will see it.
+// Other errors are those of Begin and Lease.Settle. If storing the outcome fails, fn has
+// already run. Result.Value then has fn's value. Use it only for logs, because no retry gets
+// it.
 func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (T, error)) (Result[T], error) {
 	var res Result[T]
 	run, err := e.Begin(ctx, op)
@@ -58,8 +59,8 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	return res, firstError(out, outErr)
 }
 
-// firstError is the error of an outcome as the first caller gets it: with the error that the
-// function returned, or, with Policy.Errors, as retries get it.
+// firstError returns the error of an outcome for the first caller. It has fn's own error, or,
+// with Policy.Errors, the error that retries get.
 func firstError(out Outcome, err error) error {
 	switch own, _ := err.(*Error); { //nolint:errorlint // it is the caller's own
 	case !out.Failed:
@@ -72,7 +73,7 @@ func firstError(out Outcome, err error) error {
 	}
 }
 
-// retryable is the error of a run that ended without an effect.
+// retryable returns the error of a run that ended without an effect.
 func retryable(cause error) *Error {
 	return &Error{Kind: KindRetryable, Execution: NotExecuted, Cause: cause}
 }
@@ -80,17 +81,17 @@ func retryable(cause error) *Error {
 // decode is Outcome.Decode for a replay.
 func (r *Run) decode(v any) error {
 	err := r.outcome.Decode(v)
-	if own, ok := errors.AsType[*Error](err); ok && r.rec.Attempt == 0 { // cancelled before any
+	if own, ok := errors.AsType[*Error](err); ok && r.rec.Attempt == 0 { // cancelled before the first attempt
 		own.Execution = NotExecuted
 	}
 	return err
 }
 
-// executed answers "did it execute?" for a record that stands, and whose result
-// is not there. What failed had an effect, perhaps, before it did.
+// executed returns the Execution of a settled record without a readable result. A failed run
+// may have had its effect before it failed.
 func executed(rec store.Record) Execution {
 	switch {
-	case rec.Attempt == 0: // accepted, and cancelled
+	case rec.Attempt == 0: // a job that was cancelled before its first attempt
 		return NotExecuted
 	case rec.State == store.Completed:
 		return Executed

@@ -1,52 +1,52 @@
-// Package stet makes retries safe: the first outcome of an operation stands, and every
-// retry gets that same outcome.
+// Package stet makes retries safe: it stores the first outcome of an operation and returns
+// it to every retry.
 //
-// An operation is one intended effect, such as a payment. Its caller names it by a scope
-// (whose key it is) and an idempotency key. A fingerprint is a digest of what is asked
-// for: the same key with another fingerprint is refused. A claim is the exclusive right to
-// run an operation. An outcome is its result or its failure; it is stored, and a retry is
-// told the outcome instead of running the operation again.
+// An operation is one intended effect, such as a payment. A scope and an idempotency key
+// name it. The scope is the owner of the key, such as a tenant. A fingerprint is a digest of
+// the request's content. The same key with another fingerprint is refused. A claim is the
+// exclusive right to run an operation. An outcome is the result or the failure of an
+// operation. A retry receives the stored outcome, and the operation does not run again.
 //
 // # Two modes
 //
-// In transactional mode one database transaction holds the business writes and the
-// outcome. Both are committed, or neither is: a crash leaves nothing behind. Use it where
-// the effect is a write to the database that also keeps the records (WithTx).
+// In transactional mode, one database transaction holds the business writes and the
+// outcome. Both commit, or neither does, so a crash leaves nothing behind. Use this mode if
+// the effect is a write to the database that also stores the records. See WithTx.
 //
-// In lease mode the claim is stored first, the operation runs while a lease is kept alive,
-// and the outcome is stored after it. Use it for effects elsewhere, such as a call of a
-// payment provider. A process that dies in the middle leaves an operation whose outcome is
-// unknown. It does not run again until a verifier, an operator or the policy decides.
+// In lease mode, the engine stores the claim, renews its lease while the operation runs, and
+// then stores the outcome. Use this mode for other effects, such as a call to a payment
+// provider. If the process dies midway, the outcome is unknown. The operation does not run
+// again until a verifier, an operator or the policy decides.
 //
 // # Which call do I use?
 //
-//   - An HTTP handler: package stethttp; consumers of messages: package stetmsg.
-//   - A function: Do, or in a transaction DoTx.
-//   - Work that is to be done later: Engine.Accept or TxEngine.Accept, and package stetwork.
-//   - A part of such work that is not repeated once it is done: Step, StepOnce and StepTx.
-//   - Many small operations in one commit: TxEngine.RunGroup.
-//   - The key, fence or attempt of the operation that runs: FromContext.
-//   - What became of an operation: Engine.Status and Engine.Await; of any scope: Engine.Lookup.
-//   - A decision about an operation whose outcome is unknown: Policy.Verify, and package
-//     reconcile, which does not wait for a retry to ask it; Engine.Resolve.
-//   - An adapter of your own, for another protocol: Engine.Begin and Lease.Do; see the example.
+//   - For an HTTP handler: package stethttp. For a consumer of messages: package stetmsg.
+//   - For a function: Do, or DoTx in a transaction.
+//   - For a job that runs later: Engine.Accept or TxEngine.Accept, and package stetwork.
+//   - For a part of a job that must not be repeated once it is done: Step, StepOnce and StepTx.
+//   - For many small operations in one commit: TxEngine.RunGroup.
+//   - For the key, fence or attempt of the running operation: FromContext.
+//   - For the state of an operation: Engine.Status and Engine.Await. For operators, without a
+//     scope: Engine.Lookup.
+//   - To resolve an operation whose outcome is unknown: Policy.Verify and Engine.Resolve.
+//     Package reconcile calls the verifier without waiting for a retry.
+//   - For an adapter to another protocol: Engine.Begin and Lease.Do. See the example.
 //
 // # Errors
 //
-// Errors are of type *Error. ExecutionOf answers "did it execute?", and KindOf tells the
-// kind:
+// Errors are of type *Error. ExecutionOf answers "did it execute?". KindOf returns the kind:
 //
-//   - KindInvalid: the operation or the configuration is not acceptable.
+//   - KindInvalid: the operation or the configuration is invalid.
 //   - KindMismatch: the key was used for another request.
 //   - KindInFlight: the operation is running now; retry later.
-//   - KindUnknown: it may have been executed, and is not run again until that is known.
+//   - KindUnknown: the operation may have executed. It does not run again until it is resolved.
 //   - KindRetryable: the run ended without an effect; retry with the same key.
-//   - KindFailed: the operation failed, and every retry is told so.
-//   - KindExpired: the operation has ended, and its result is no longer kept.
-//   - KindForeign: it was executed, and its outcome cannot be told in this form.
-//   - KindDamaged: what is stored cannot be read.
-//   - KindFenced: another claim or outcome stands.
-//   - KindStore: the store could not be used.
+//   - KindFailed: the operation failed, and every retry gets the same failure.
+//   - KindExpired: the operation has ended, and its result was discarded.
+//   - KindForeign: the operation executed, but its outcome cannot be converted to this form.
+//   - KindDamaged: the stored record cannot be read.
+//   - KindFenced: the record has a newer claim, or already an outcome.
+//   - KindStore: the store failed.
 //   - KindClosed: the engine was closed.
 //
 // # A whole program

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// mark is an error of a handler that says what is to become of the run.
+// handlerError is a handler's error with marks that say how to end the run.
 type handlerError struct {
 	error
 	says marks
@@ -39,25 +39,25 @@ func marking(err error, says marks) error {
 	return &handlerError{err, says}
 }
 
-// Retryable marks an error of a handler as one before which nothing happened: the
-// claim is released, and callers are told that it was not executed and may be tried
-// again. Retryable(nil) is nil.
+// Retryable marks a handler's error that occurred before any effect. The claim is released. The
+// caller's error says that the operation was not executed and may be retried. Retryable(nil) is
+// nil.
 func Retryable(err error) error { return marking(err, saysRetryable) }
 
-// Permanent marks an error of a handler as one that no repetition will cure: the
-// operation is settled as failed, with the error's text, and a transaction is rolled
-// back first. It is stronger than Retryable and Repeatable. Permanent(nil) is nil.
+// Permanent marks a handler's error that a retry cannot fix. The operation is stored as failed,
+// with the error's text. A transaction is rolled back first. Permanent overrides Retryable and
+// Repeatable. Permanent(nil) is nil.
 func Permanent(err error) error { return marking(err, saysPermanent) }
 
-// Repeatable marks an error of a handler that may run again whatever it has done, as
-// doing it twice has one effect: the claim is released, also after
-// Declare(MayHaveExecuted). Where nothing happened, use Retryable instead: callers
-// are told so. Repeatable(nil) is nil.
+// Repeatable marks a handler's error after which the operation may run again, whatever effect
+// it has had. Running it twice must have one effect. The claim is released, also after
+// Declare(MayHaveExecuted). If nothing happened, use Retryable, because only its callers get
+// NotExecuted. Repeatable(nil) is nil.
 func Repeatable(err error) error { return marking(err, saysRepeatable) }
 
-// marked reports how a handler has marked its error. It looks at nothing below an
-// *Error, which is of another operation that the handler called: that it ended without
-// an effect says nothing of what the handler did itself.
+// marked returns the marks of a handler's error. It ignores everything below an *Error, because
+// that belongs to another operation that the handler called. If that operation had no effect,
+// the handler may still have had one.
 func marked(err error) (says marks) {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at an *Error
 	case *Error:
@@ -73,7 +73,8 @@ func marked(err error) (says marks) {
 	return says
 }
 
-// worded is the outcome of an error of a handler, which may have worded it itself.
+// failureOutcome returns the failed outcome of a handler's error. The handler may have set the
+// outcome itself.
 func (p *Policy) failureOutcome(out Outcome, err error) Outcome {
 	if out.Failed {
 		return out
@@ -84,36 +85,38 @@ func (p *Policy) failureOutcome(out Outcome, err error) Outcome {
 	return p.failure(err)
 }
 
-// Again says how an operation is to be run again. One that was not accepted runs with
-// the next retry: After means nothing there.
+// Again sets how an operation runs again. An operation that is not a job runs with the next
+// retry, and ignores After.
 type Again struct {
-	After     time.Duration // it waits that long, at most store.MaxDelay
-	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted and Status.Counted
-	Failed    error         // if set, it is not repeated, but settled as failed with this error
-	Forget    bool          // the release leaves no record, as with Policy.ForgetReleased, so that another request may use the key; not of accepted operations
+	After     time.Duration // the delay, at most store.MaxDelay (365 days)
+	Uncounted bool          // excludes the attempt from the limit, for example after a shutdown; see Lease.Counted and Status.Counted
+	Failed    error         // if set, the operation does not run again; it is stored as failed with this error
+	Forget    bool          // deletes the record, as Policy.ForgetReleased does, so that another request may use the key; not for jobs
 
-	effect bool // the run may have had one, so that it is not forgotten
+	effect bool // the run may have had an effect, so its record must stay
 }
 
-// Do runs fn under the lease, and ends the run, in this order:
+// Do runs fn under the lease and ends the run. The first matching rule applies:
 //
-//  0. Under Policy.Outside nothing of this counts but 1: see there. What the service has
-//     not settled is settled with the Outcome of fn, if that has an adapter and no error.
-//  1. A StepOnce is in doubt: the run is marked unknown.
-//  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
-//     context, which has ended, and neither the error nor the Item is Repeatable: marked unknown.
-//  3. fn has declared NotExecuted, or its error is Retryable or Repeatable, and
-//     it is not Permanent: released, as again says, which may be nil.
-//  4. fn panics, or calls runtime.Goexit: settled as failed, by store.ReasonPanicked. It
-//     continues. So is an Outcome with that reason, for adapters that recover.
-//  5. fn returns an error: settled as failed, with the Outcome if that is Failed, else
-//     with the error's text.
-//  6. Otherwise the Outcome is settled.
+//  0. Under Policy.Outside, only rule 1 and this rule apply. If the service has not settled,
+//     the Outcome of fn is stored if it has a Face and fn returned no error.
+//  1. A StepOnce is unresolved: the operation becomes unknown.
+//  2. fn declared MayHaveExecuted: the operation becomes unknown. The same applies if fn
+//     declared nothing and returned the error of its context, which has ended. It does not
+//     apply if the error or the Item is Repeatable.
+//  3. fn declared NotExecuted, or its error is Retryable or Repeatable, and the error is not
+//     Permanent: the run is released. The function again sets how; it may be nil.
+//  4. fn panics or calls runtime.Goexit: stored as failed, with store.ReasonPanicked. Then the
+//     panic continues. An Outcome with that reason has the same effect, for adapters that
+//     recover.
+//  5. fn returns an error: stored as failed. The Outcome is stored if it is Failed, else the
+//     error's text.
+//  6. Otherwise, the Outcome is stored.
 //
-// Do returns the outcome that was settled. The error is an *Error of kind KindRetryable
-// (released), KindUnknown (marked unknown; Declared says so), or one of Settle. Under
-// Policy.Outside it is also KindInFlight: the service's transaction, or another run that
-// came after this one's lease had run out, continues, and a retry learns what becomes of it.
+// Do returns the stored outcome. The error is an *Error of KindRetryable (released), of
+// KindUnknown (the effect is unknown, see Declared), or one of Settle. Under Policy.Outside, it
+// may also be KindInFlight. Then the service's transaction, or a later run that began after
+// this lease expired, is still in progress. A retry returns its result.
 func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context.Context) (Outcome, error)) (Outcome, error) {
 	returned := false
 	defer func() {
@@ -125,7 +128,7 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 	result, err := fn(l.ctx)
 	fault.At(fault.HandlerAfter)
 	if err != nil {
-		result = l.p.failureOutcome(result, err) // a method of the service, which may panic
+		result = l.p.failureOutcome(result, err) // calls a method of the service's error, which may panic
 	}
 	returned = true
 	return l.decide(ctx, result, err, again)
@@ -134,7 +137,7 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 // decide ends a run: see Do.
 func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(error) Again) (Outcome, error) {
 	if l.settling() {
-		return out, nil // by TxEngine.Finish, in fn
+		return out, nil // by TxEngine.Finish in fn
 	}
 	if l.p.Outside && !l.hasOpenStep() {
 		return l.outside(ctx, out, err, again)
@@ -143,7 +146,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	retry, permanent := marks&saysRetryable != 0, marks&saysPermanent != 0
 	repeat := marks&saysRepeatable != 0 || l.repeatable
 	if err != nil && !permanent && !retry && l.Declared() == Executed && l.ofContext(err) {
-		l.Declare(MayHaveExecuted, 0) // it says nothing of the effect
+		l.Declare(MayHaveExecuted, 0) // the end of the context does not tell whether fn had its effect
 	}
 	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
 	switch {
@@ -171,13 +174,13 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	return out, nil
 }
 
-// giveUp releases the run, and returns the caller's error.
+// releaseWith releases the run and returns the caller's error.
 func (l *Lease) releaseWith(ctx context.Context, err error, a Again, harmless bool) error {
-	a.After = min(max(a.After, 0), store.MaxDelay) // a run that has returned has to end
+	a.After = min(max(a.After, 0), store.MaxDelay) // a value out of range must not keep the run from ending
 	a.effect = !harmless || l.Declared() == MayHaveExecuted
 	own, released := retryable(err), l.Release(ctx, a)
 	if !harmless || KindOf(released) == KindFenced || l.Declared() == MayHaveExecuted {
-		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind
+		own.Execution = MayHaveExecuted // by this run, a later run, or a step that is still running
 	}
 	if released == nil {
 		return own
@@ -185,14 +188,14 @@ func (l *Lease) releaseWith(ctx context.Context, err error, a Again, harmless bo
 	return errors.Join(own, released)
 }
 
-// ofContext reports whether an error is that of the run's context, which has ended.
+// ofContext reports whether err comes from the end of the run's context.
 func (r *Run) ofContext(err error) bool {
 	cause := context.Cause(r.ctx)
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// withoutEffect returns the failure of a run that had no effect. An earlier attempt or a step
-// may have had one.
+// withoutEffect adds ReasonNoEffect to the failure of a run that had no effect. An earlier
+// attempt or a step may have had one, so it requires a first attempt without steps.
 func (r *Run) withoutEffect(out Outcome) Outcome {
 	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 && !r.hasNotes() {
 		out.Reason = store.ReasonNoEffect
@@ -200,18 +203,18 @@ func (r *Run) withoutEffect(out Outcome) Outcome {
 	return out
 }
 
-// doubtful reports whether a StepOnce is in doubt.
+// hasOpenStep reports whether a StepOnce is unresolved.
 func (r *Run) hasOpenStep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.openSteps) > 0
 }
 
-// fencePatience is how long the end of a claim waits for the service's transaction.
+// outsideTimeout is how long ending a claim waits for the service's transaction.
 const outsideTimeout = time.Second
 
-// outside refuses policies that have runs settled outside of this process where that
-// cannot be, or where what is settled could not be read.
+// checkOutside rejects Policy.Outside if the store cannot settle outside this process, or if
+// the engine could not read the outcome.
 func (ps policies) checkOutside(s store.Store, enc Encryption) error {
 	for class, p := range ps {
 		if !p.Outside {
@@ -227,9 +230,9 @@ func (ps policies) checkOutside(s store.Store, enc Encryption) error {
 	return nil
 }
 
-// outside ends a run that a service settles: by the outcome that stands or, if there is
-// none, by ending the claim. Then out, if it is one and there is no error, is what the
-// service has refused the operation with.
+// outside ends a run that a service settles. If the record has an outcome, it returns that.
+// Otherwise it ends the claim, or stores out if the handler refused the operation without an
+// error.
 func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again func(error) Again) (Outcome, error) {
 	rec, err := l.e.read(ctx, l.rec.ID)
 	if err == nil && l.hasOutcome(rec) {
@@ -239,7 +242,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 		l.finish(entry{rec: rec, shared: true})
 		return l.settledOutside(ctx, rec)
 	}
-	refused := cause == nil && out.Adapter != store.AdapterEngine && out.Reason == store.ReasonNone // and not panicked
+	refused := cause == nil && out.Face != store.FaceEngine && out.Reason == store.ReasonNone // and no panic
 	var a Again
 	if again != nil && !refused {
 		a = again(cause)
@@ -257,7 +260,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 	switch KindOf(err) {
 	case KindInvalid, KindDamaged:
 		return Outcome{}, err
-	case KindFenced: // settled since, or another run has come
+	case KindFenced: // settled in the meantime, or another run has the record
 		if rec, err = l.e.read(ctx, l.rec.ID); err == nil && l.hasOutcome(rec) {
 			return l.settledOutside(ctx, rec)
 		}
@@ -265,8 +268,8 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 	return Outcome{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.Join(cause, err)}
 }
 
-// fence ends the claim of a run that a service settles. While the service's transaction has
-// settled and not ended it cannot be done: the caller is told so soon. See insist.
+// releaseOutside ends the claim of a run that a service settles. It fails while the service's
+// transaction holds the record, so it tries once, for outsideTimeout. repeatLater tries again.
 func (r *Run) releaseOutside(ctx context.Context) error {
 	return r.e.retry(ctx, 1, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
@@ -275,13 +278,13 @@ func (r *Run) releaseOutside(ctx context.Context) error {
 	})
 }
 
-// stands reports whether a record has the outcome of the operation. It may be that of a
-// run after this one.
+// hasOutcome reports whether a record has the outcome of the operation. A later run may have
+// stored it.
 func (l *Lease) hasOutcome(rec store.Record) bool {
 	return rec.State.Settled() && rec.Fingerprint == l.rec.Fingerprint
 }
 
-// settledOutside returns the outcome that a service has settled.
+// settledOutside returns the outcome that a service has stored.
 func (l *Lease) settledOutside(ctx context.Context, rec store.Record) (Outcome, error) {
 	out, err := l.e.sealer.open(rec)
 	if rec.Gone {

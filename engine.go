@@ -22,21 +22,21 @@ const (
 	defaultStoreTimeout = 5 * time.Second
 	defaultSweepEvery   = time.Minute
 
-	sweepLimit = 500 // records looked at by one Sweep
-	sweepShare = 8   // a sweep at work takes one part in so many of the time
+	sweepLimit = 500 // records per call of Sweeper.Sweep
+	sweepShare = 8   // a sweep uses an eighth of the time
 
-	// maxSweepRest bounds the rest after a step: a step that was slow because
-	// it queued must not put off the next, and with it promise 9.
+	// maxSweepPause limits the pause after a batch, so that a slow batch does not delay the
+	// next one for long (promise 9).
 	maxSweepPause = 100 * time.Millisecond
 )
 
-// Engine runs operations at most once over a store. It is safe for concurrent
-// use. One engine a process and store is enough.
+// Engine runs each operation at most once. It is safe for concurrent use. A process needs one
+// engine for each store.
 type Engine struct {
 	store    store.Store
-	works    store.WorkStore   // the store, if it keeps work, or is in front of one that does
-	outbox   store.OutboxStore // likewise
-	watcher  store.Watcher     // likewise
+	works    store.WorkStore   // nil if neither the store nor the store that it wraps supports jobs
+	outbox   store.OutboxStore // nil if not supported
+	watcher  store.Watcher     // nil if not supported
 	policies policies
 	o        Options
 	sealer   sealer
@@ -58,14 +58,14 @@ type Engine struct {
 	closed bool
 	wg     sync.WaitGroup
 
-	arrived chan struct{} // closed at the next arrival; nil if no caller waits. Guarded by mu
+	arrived chan struct{} // closed at the next Wake; nil if no caller waits. Guarded by mu
 }
 
-// New returns an engine over a store, or one that is in front of it (see store.As). Wrong
-// options are KindInvalid, here and not at the first request. Close it when its runs are
-// done.
+// New returns an engine for a store, or for a wrapper of a store (see store.As). Invalid
+// options fail with KindInvalid here, not at the first request. Close the engine after its runs
+// have ended.
 func New(s store.Store, o Options) (*Engine, error) {
-	if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() { // of a store that could not be opened
+	if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() { // a nil pointer of a store that failed to open
 		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
 	}
 	if len(o.Namespace) > store.MaxScope {
@@ -105,10 +105,9 @@ func New(s store.Store, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the engine's goroutines and waits for them. End the runs first
-// (http.Server.Shutdown does): without the engine their leases are not renewed,
-// so the contexts of those that are left end with the cause ErrClosed. They may
-// still settle. The store is the caller's to close.
+// Close ends the engine's goroutines and waits for them. End the runs first, for example with
+// http.Server.Shutdown. A closed engine renews no leases, so the contexts of the remaining runs
+// end with the cause ErrClosed. These runs may still settle. Close does not close the store.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -118,7 +117,7 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// background runs f in a goroutine that Close ends; false if closed already.
+// background runs f in a goroutine that Close ends. It returns false if the engine is closed.
 func (e *Engine) background(f func(context.Context)) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -140,16 +139,15 @@ func (e *Engine) observe(ctx context.Context, ev observe.Event) {
 // Store returns the store that New was given.
 func (e *Engine) Store() store.Store { return e.store }
 
-// Observe passes an event of an adapter on to the engine's observer.
+// Observe passes an event of an adapter to the engine's observer.
 func (e *Engine) Observe(ctx context.Context, ev observe.Event) { e.observe(ctx, ev) }
 
-// ID returns the digest by which this engine's store knows a key of a scope.
+// ID returns the digest that identifies a scope and key in the store.
 func (e *Engine) ID(scope, key string) store.ID {
 	return store.Digest(e.o.Namespace, scope, key)
 }
 
-// Policy returns the policy of a class with its defaults filled in, and whether
-// there is such a class.
+// Policy returns the policy of a class with its defaults set, and whether the class exists.
 func (e *Engine) Policy(class string) (Policy, bool) {
 	p, ok := e.policies[class]
 	if !ok {
@@ -158,20 +156,20 @@ func (e *Engine) Policy(class string) (Policy, bool) {
 	return *p, true
 }
 
-// ticket is a call on its way in.
+// request is the state of one call that claims an operation.
 type request struct {
 	op          Op
 	p           *Policy
 	req         store.ClaimRequest
-	deadline    time.Time // of waiting; zero: do not wait
-	resent      bool      // a claim was sent more than once
-	taken       bool      // by Take
+	deadline    time.Time // the end of waiting; zero: do not wait
+	resent      bool      // the claim was sent more than once
+	taken       bool      // made by Take
 	repeats     bool      // see Item.Repeatable
-	followUntil time.Time // of following other calls; zero: it has not followed yet
-	claimSentAt time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
+	followUntil time.Time // the end of following other calls; zero: it has not followed yet
+	claimSentAt time.Time // when the granted claim, or its last renewal, was sent; zero in a transaction
 }
 
-// ticket is that of an operation, or says what is wrong with it.
+// newRequest validates an operation and returns its request.
 func (e *Engine) newRequest(ctx context.Context, op Op) (*request, error) {
 	if e.ctx.Err() != nil {
 		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
@@ -212,7 +210,7 @@ func (e *Engine) newRequest(ctx context.Context, op Op) (*request, error) {
 	return t, nil
 }
 
-// within reports whether ctx belongs to a run of the same operation that continues.
+// nested reports whether ctx belongs to a run in progress of the same operation.
 func (e *Engine) nested(ctx context.Context, id store.ID) bool {
 	for r := FromContext(ctx); r != nil; r = r.outer() {
 		if r.rec.ID == id && r.isRunning() && e.shares(r.e) {
@@ -222,18 +220,18 @@ func (e *Engine) nested(ctx context.Context, id store.ID) bool {
 	return false
 }
 
-// shares reports whether both engines keep their records in one store.
+// shares reports whether both engines use the same store.
 func (e *Engine) shares(other *Engine) bool {
 	return e == other || reflect.ValueOf(e.store).Comparable() && reflect.ValueOf(other.store).Comparable() && e.store == other.store
 }
 
-// Begin takes an operation's claim, or its outcome. It returns a Lease, which is either
-// Replayed, or to be ended by Do, Settle, Release or MarkUnknown. The error is an *Error of kind KindInvalid
-// (also inside of a run of the same operation), KindMismatch, KindInFlight, KindUnknown,
-// KindExpired, KindDamaged, KindStore or KindClosed.
+// Begin claims an operation, or reads its outcome. It returns a Lease. If the Lease is not
+// Replayed, the caller must end it with Do, Settle, Release or Park. The error is an *Error of
+// kind KindInvalid, KindMismatch, KindInFlight, KindUnknown, KindExpired, KindDamaged,
+// KindStore or KindClosed. Begin inside a run of the same operation fails with KindInvalid.
 //
-// The run's context takes its values from ctx, but not its end: a caller that
-// leaves does not stop an operation halfway.
+// The run's context has the values of ctx, but does not end with ctx. A client that disconnects
+// therefore does not stop an operation midway.
 func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 	t, err := e.newRequest(ctx, op)
 	if err != nil {
@@ -256,7 +254,7 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 	return run, nil
 }
 
-// replay returns the run of an outcome that stands.
+// replay returns a lease with the stored outcome.
 func (e *Engine) replay(ctx context.Context, t *request, rec store.Record) (*Lease, error) {
 	if rec.Gone {
 		e.observe(ctx, t.event(observe.Expired, rec, nil))
@@ -279,10 +277,9 @@ func (t *request) event(kind observe.Kind, rec store.Record, err error) observe.
 	return observe.Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
 }
 
-// sweepLoop cleans up until ctx ends.
 func (e *Engine) sweepLoop(ctx context.Context, s store.Sweeper) {
 	for more := false; ; {
-		// Jitter, so that processes started together do not sweep together.
+		// Jitter keeps processes that started together from sweeping together.
 		if !more && !timer.Sleep(ctx, timer.Around(e.o.SweepEvery)) {
 			return
 		}
@@ -295,12 +292,12 @@ func (e *Engine) sweepLoop(ctx context.Context, s store.Sweeper) {
 	}
 }
 
-// sweep cleans up until nothing is left to do, but no longer than SweepEvery.
-// After each step it rests, so that claims keep most of the store to themselves.
+// sweep cleans up until no work is left, or for SweepEvery at most. It pauses after each batch,
+// so that claims get most of the store's capacity.
 func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, err error) {
 	fault.At(fault.SweepBefore)
 	defer fault.At(fault.SweepAfter)
-	var failed error // of a part of the store; the rest of it is swept
+	var failed error // of one part of the store; the sweep continues with the others
 	for began := time.Now(); ; {
 		step := time.Now()
 		got, err := s.Sweep(ctx, sweepLimit)
@@ -322,16 +319,16 @@ func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, e
 	}
 }
 
-// joined is a context that ends with one context and has the values of another.
+// runContext ends with one context and has the values of another.
 type runContext struct {
-	context.Context                 // when it ends, and why
-	values          context.Context // of the caller
-	run             *Run            // found by FromContext; nil in a store call
-	deadline        time.Time       // zero: that of Context
+	context.Context                 // its end and cause
+	values          context.Context // the caller's context
+	run             *Run            // returned by FromContext; nil in a store call
+	deadline        time.Time       // zero: the deadline of Context
 }
 
-// Value looks at the ending context first, because there the context package
-// finds what it needs to make children without a goroutine each.
+// Value asks the ending context first. Package context then finds its own key there, and needs
+// no goroutine for each child context.
 func (j *runContext) Value(key any) any {
 	if _, ok := key.(runKey); ok && j.run != nil {
 		return j.run
@@ -342,7 +339,7 @@ func (j *runContext) Value(key any) any {
 	return j.values.Value(key)
 }
 
-// Deadline returns when the context ends at the latest.
+// Deadline implements context.Context.
 func (j *runContext) Deadline() (time.Time, bool) {
 	if !j.deadline.IsZero() {
 		return j.deadline, true
@@ -350,23 +347,22 @@ func (j *runContext) Deadline() (time.Time, bool) {
 	return j.Context.Deadline()
 }
 
-// generation is a context that all store calls of some time share as their end.
+// sharedEnd is a context whose deadline several store calls share.
 type sharedEnd struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ends   time.Time
 }
 
-// storeContext returns the context of a store call: it has the values of ctx and
-// ends StoreTimeout from now, or up to half as much later. Sharing that end
-// spares each call a timer.
+// storeContext returns the context of a store call. It has the values of ctx and ends after 1
+// to 1.5 × StoreTimeout. Sharing the deadline avoids one timer per call.
 func (e *Engine) storeContext(ctx context.Context) context.Context {
 	now := time.Now()
 	ep := e.sharedEnd.Load()
 	if ep == nil || ep.ends.Sub(now) < e.o.StoreTimeout {
 		ep = &sharedEnd{ends: now.Add(e.o.StoreTimeout + e.o.StoreTimeout/2)}
 		ep.ctx, ep.cancel = context.WithDeadline(context.Background(), ep.ends)
-		e.sharedEnd.Store(ep) // the one before ends by itself
+		e.sharedEnd.Store(ep) // the previous one ends by its deadline
 	}
 	return &runContext{Context: ep.ctx, values: ctx}
 }

@@ -18,47 +18,45 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Op names one intended effect and says what it asks for.
+// Op names one intended effect and describes the request for it.
 type Op struct {
-	// Scope says whose key it is: a tenant, a principal, an API account.
-	// 1 to MaxScope bytes. A key is never read without its scope.
+	// Scope is the owner of the key: a tenant, a principal, an API account. 1 to MaxScope bytes
+	// (1024). A key is never read without its scope.
 	Scope string
-	// Key is the idempotency key, 1 to MaxKey bytes, compared byte by byte.
+	// Key is the idempotency key: 1 to MaxKey bytes (1024), compared byte by byte.
 	Key string
-	// Fingerprint is a digest of what is asked for. The same key with
-	// another fingerprint is refused with KindMismatch.
+	// Fingerprint is a digest of the request's content. The same key with another fingerprint
+	// fails with KindMismatch.
 	Fingerprint store.Fingerprint
 	// Class selects a policy of Options.Classes; "" selects Options.Policy.
 	Class string
-	// Name says what the operation is, for people and verifiers: "POST
-	// /v1/payments", a queue, an RPC. At most store.MaxLabel bytes of UTF-8 without
-	// control characters, stored in clear. Accepted operations have Work.Name
-	// instead. Default "".
+	// Name names the kind of operation, for people and verifiers: "POST /v1/payments", a queue,
+	// an RPC. At most store.MaxLabel bytes (255) of UTF-8 without control characters. It is
+	// stored unencrypted. Jobs have Work.Name instead. Default "".
 	Name string
-	// Ref is the service's own reference, such as an order's ID, for people and
-	// verifiers. At most store.MaxLabel bytes of UTF-8 without control characters, and not
-	// beginning with "sealed:". It is stored, and encrypted if Options.Encryption
-	// says so. Default "".
+	// Ref is the service's own reference, such as the ID of an order, for people and verifiers.
+	// At most store.MaxLabel bytes (255) of UTF-8 without control characters. It must not begin
+	// with "sealed:". It is stored, and encrypted if Options.Encryption has a key. Default "".
 	Ref string
-	// Wait, when positive, replaces the policy's Wait for this call: NoWait to
-	// MaxWait.
+	// Wait, if positive, replaces the policy's Wait for this call. NoWait to MaxWait (5 min).
 	Wait time.Duration
 }
 
-// NewKey returns a random idempotency key, a UUID of version 4 (RFC 9562).
-// Mint one for one intended operation, outside the retry loop.
+// NewKey returns a random idempotency key, a UUID of version 4 (RFC 9562). Create one key for
+// each intended operation, before the retry loop.
 func NewKey() string {
 	var u [16]byte
 	_, _ = rand.Read(u[:])
 	return formatUUID(u, 4)
 }
 
-// DeriveKey returns the key of an operation that its parameters name: the same
-// operation and parameters always give the same key, and no two different lists
-// of parameters share one by being joined. It is for callers that cannot store
-// a random key, and wrong where one customer may mean the same thing twice:
-// put something that tells the intents apart (an order number) among the
-// parameters. The key is a UUID of version 8 (RFC 9562).
+// DeriveKey returns the key that a list of parameters determines. The same operation and
+// parameters always give the same key. Two different lists never give the same key because they
+// join to the same text.
+//
+// Use it if a caller cannot store a random key. Do not use it if a customer may mean the same
+// parameters twice. Then add a parameter that tells the intents apart, such as an order number.
+// The key is a UUID of version 8 (RFC 9562).
 func DeriveKey(operation string, params ...string) string {
 	h := sha256.New()
 	h.Write([]byte("stet key 1"))
@@ -94,13 +92,13 @@ func writeString(h hash.Hash, s string) {
 	h.Write([]byte(s))
 }
 
-// NewFingerprint returns the fingerprint of parts, each length-prefixed: for a message its
-// type and payload, for a request its method, path, query, content type and body. It is
-// store.NewFingerprint; store.NewCanonicalFingerprint is for parts that were brought into a
-// canonical form.
+// NewFingerprint returns the fingerprint of parts. Each part is hashed with its length before
+// it. For a message, pass its type and payload. For a request, pass its method, path, query,
+// content type and body. It is the same as store.NewFingerprint. For parts in a canonical form,
+// use store.NewCanonicalFingerprint.
 func NewFingerprint(parts ...[]byte) store.Fingerprint { return store.NewFingerprint(parts...) }
 
-// checkLabel says what is wrong with what an operation is called.
+// checkLabel validates the name and the reference of an operation.
 func checkLabel(op Op) error {
 	for _, part := range []struct{ what, text string }{{"Op.Name", op.Name}, {"Op.Ref", op.Ref}} {
 		if why := unfit(part.text); why != "" {
@@ -113,7 +111,7 @@ func checkLabel(op Op) error {
 	return nil
 }
 
-// unfit says why a text cannot be part of a Label; "" if it can.
+// unfit returns why a text cannot be part of a Label, or "" if it can.
 func unfit(text string) string {
 	if len(text) <= store.MaxLabel && plain(text) {
 		return ""
@@ -129,7 +127,7 @@ func unfit(text string) string {
 	return ""
 }
 
-// plain reports whether a text has nothing but visible ASCII and spaces, as nearly all have.
+// plain reports whether a text has only visible ASCII and spaces, the common case.
 func plain(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {
@@ -139,10 +137,9 @@ func plain(text string) bool {
 	return true
 }
 
-// label is what a record says of its operation, with the reference as it was given, and
-// what its policy has kept (see Policy.KeepScope).
-// Of a settled record, a reference that cannot be read any more is left out: what it was
-// encrypted with is kept for as long as results are.
+// label returns a record's label with its decrypted reference, and the values that KeepScope
+// and KeepKey stored. A settled record may outlive the key that encrypted its reference. Its
+// reference is then left out, without an error.
 func (e *Engine) label(rec store.Record) (store.Label, store.Kept, error) {
 	l := rec.Label
 	ref, err := e.sealer.openRef(rec.ID, l.Ref)
@@ -153,7 +150,7 @@ func (e *Engine) label(rec store.Record) (store.Label, store.Kept, error) {
 	return l, k, nil
 }
 
-// keep returns what a policy keeps of an operation.
+// keep returns the values of an operation that the policy stores with its reference.
 func (p *Policy) keep(op Op) store.Kept {
 	k := store.Kept{Ref: op.Ref}
 	if p.KeepScope {
@@ -165,9 +162,9 @@ func (p *Policy) keep(op Op) store.Kept {
 	return k
 }
 
-// kept returns what is kept of a record's operation in its label, whose reference has
-// been opened. Scope and key are left out unless they name this very record: they may be
-// of an engine with another Namespace, whose verifiers know of other operations.
+// kept unpacks the stored values from a decrypted reference. Scope and key are left out unless
+// their digests match the record. An engine with another Namespace may have stored them, and
+// verifiers would look for another operation.
 func (e *Engine) kept(rec store.Record, ref string) store.Kept {
 	k := store.UnpackKept(ref)
 	switch {
@@ -179,17 +176,17 @@ func (e *Engine) kept(rec store.Record, ref string) store.Kept {
 	return k
 }
 
-// What differs of a request whose key was used before, as far as the record's name tells.
+// Causes of a KindMismatch, if the stored name and the request's name are known.
 var (
 	errOtherName    = errors.New("it was of an operation with another name (in HTTP: another method or path)")
 	errOtherContent = errors.New("it was of an operation with the same name and other content (in HTTP: another path parameter, query, content type or body)")
 )
 
-// mismatch is the caller's error for a key that was used before for another request.
+// mismatch returns the error for a key that was used for another request.
 func (e *Engine) mismatch(ctx context.Context, t *request, rec store.Record) *Error {
 	err := &Error{Kind: KindMismatch, Execution: NotExecuted}
 	switch was := rec.Label.Name; {
-	case was == "" || t.op.Name == "": // it is not known
+	case was == "" || t.op.Name == "": // the cause is unknown
 	case was != store.LabelText(t.op.Name):
 		err.Cause = errOtherName
 	default:

@@ -13,93 +13,102 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// NoWait as Policy.Wait or Op.Wait means: do not wait, whatever the default is.
+// NoWait, as Policy.Wait or Op.Wait, turns waiting off, whatever the default is.
 const NoWait = time.Nanosecond
 
-// Policy says how the operations of one class are run. The zero value of each
-// field stands for its default.
+// Policy sets how the operations of a class run. A zero field selects its default.
 type Policy struct {
-	// Lease is how long a claim lives without a heartbeat. Heartbeats begin
-	// at a third of it. Default 30 s; MinLease to MaxLease.
+	// Lease is how long a claim lives without a renewal. MinLease (50 ms) to MaxLease (24 h). Default 30 s.
+	// The engine renews it after a third of that time.
 	Lease time.Duration
-	// RunTimeout bounds a run: its context ends then, and so do its
-	// heartbeats. Default 5 min; at most MaxRunTimeout.
+	// RunTimeout limits a run. The run's context then ends, and the engine stops renewing its
+	// lease. At most MaxRunTimeout (7 days). Default 5 min.
 	RunTimeout time.Duration
-	// Wait is how long a duplicate waits for a run in flight before it is
-	// refused with KindInFlight. At most MaxWait. Default 0: in a class, the Wait of
-	// Options.Policy; there, NoWait.
+	// Wait is how long a duplicate waits for a run in flight before it fails with KindInFlight.
+	// At most MaxWait (5 min). Default: for a class, the Wait of Options.Policy; in Options.Policy,
+	// NoWait.
 	Wait time.Duration
-	// Stale is the resolution on an expired run that Verify does not know about, or if there is
-	// none. A run is dead when its lease has run out; an effect may have happened.
+	// Stale resolves an operation whose lease has expired if Verify is not set or returns
+	// CannotKnow. The operation may have had its effect.
 	//
 	//   - CannotKnow, the default: the operation stays Unknown until Verify or an operator
-	//     resolves it. A class says so where Options.Policy has another resolution.
-	//   - MayRunAgain: it runs again. Only for handlers that are idempotent themselves: the
-	//     effect may happen a second time. What died in a StepOnce stays Unknown.
-	//   - ItHappened, with a failed outcome: it is settled with that, and with
-	//     store.ReasonTimedOut unless it has a Reason. HTTP answers 504, or with the
-	//     response that stethttp.Outcome has made of it. The effect may have happened
-	//     nevertheless, and callers are told so.
-	Stale Resolution
-	// Verify, if set, finds out what became of an operation whose run died: by looking in
-	// the business tables, or by asking the processor. It is asked about an Unknown record
-	// before anyone is told KindUnknown, and before Stale decides. If it fails, the record
-	// stays Unknown whatever Stale says. It may be asked more than once, and from several
-	// processes at a time. Its context does not end with the caller. Beginning the same
-	// operation from it is KindInFlight, after a while.
+	//     resolves it. Set it in a class to override another Stale of Options.Policy.
+	//   - MayRunAgain: the operation runs again. Use it only for handlers that are idempotent
+	//     themselves, because the effect may happen twice. If a StepOnce is unresolved, the
+	//     operation stays Unknown.
+	//   - ItHappened with a failed outcome: the engine stores that outcome. Its Reason becomes
+	//     store.ReasonTimedOut if it has none. HTTP answers 504, or the response that
+	//     stethttp.Outcome made. The error says that the operation may have executed.
+	Stale Verdict
+	// Verify, if set, finds out whether an operation had its effect after its lease has
+	// expired. It may read the business tables or query the payment processor. The engine calls
+	// it for an Unknown record before it returns KindUnknown, and before it applies Stale. If
+	// Verify returns an error, the record stays Unknown, whatever Stale is. The engine may call
+	// it more than once, and from several processes at a time. Its context does not end with
+	// the caller's. If Verify begins the same operation, that call fails with KindInFlight
+	// after a time.
 	//
-	// The Status has Op, with Name and Ref of the expired run, Record, with its Fence, Attempt
-	// and ClaimedAt, and Doubt. Package reconcile asks about accepted operations, and about
-	// those of which KeepKey keeps the key: other records keep neither scope nor key, and
-	// what is not found by an empty key may have happened. See its Options.ByRef.
-	Verify func(context.Context, Status) (Resolution, error)
-	// VerifyTimeout bounds a call of Verify. Default 10 s.
+	// The Status has Op, with the Name and Ref of the expired run. It has Record, with its
+	// Fence, Attempt and ClaimedAt, and Doubt. Package reconcile calls Verify for jobs, and for
+	// operations whose key KeepKey retains. Other records have neither scope nor key. An empty
+	// key finds nothing, which does not mean that nothing happened. See ByRef in the Options of
+	// package reconcile.
+	Verify func(context.Context, Status) (Verdict, error)
+	// VerifyTimeout limits a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
-	// Retention says how long outcomes and tombstones are kept.
+	// Retention sets how long results and records stay in the store. Default 24 h for results,
+	// 30 days for records.
 	Retention store.Retention
-	// MaxResult is the greatest result that is stored, in bytes; a larger
-	// one is stored as Gone. Default 1 MiB, or what the store keeps if that is less
-	// (see store.Limiter); at most that, and MaxResultLimit.
+	// MaxResult is the size limit of a stored result, in bytes. A larger result is discarded:
+	// its outcome is stored as Gone. At most MaxResultLimit, and at most the store's own limit
+	// (see store.Limiter). Default 1 MiB, or the store's own limit if that is lower.
 	MaxResult int
-	// ForgetReleased leaves no record of a released run, if it was the key's
-	// first: nothing was executed under the key, so that there is nothing to
-	// remember, and callers that are turned away cannot fill the store. What
-	// comes next under the key, the same request or another one, is a first
-	// attempt again, with a greater fence. Later runs are remembered for
-	// Retention.Result: one before them may have been taken over after it had
-	// an effect. So is a run that has stored a Step, or whose claim had to be
-	// sent twice, or that ended with an error that is Repeatable: it may have had its
-	// effect. Default: all are remembered.
+	// ForgetReleased deletes the record of a released run if it was the first run of its key.
+	// Refused callers then cannot fill the store. The next request with the key may have other
+	// content. It is a first attempt again, with a greater fence. Default: records of released
+	// runs stay.
+	//
+	// The record stays for Retention.Result if the run may have had an effect:
+	//
+	//   - An earlier run has used the key.
+	//   - The run has stored a Step.
+	//   - The engine sent the claim more than once.
+	//   - The run ended with an error that is Repeatable.
 	ForgetReleased bool
-	// Outside says that a service settles, by Lease.Claim, in one transaction with its
-	// writes, outside of this process: by the SQL function stet_settle, for one. Whatever
-	// the handler returns or declares, the run ends with what the record says then. If it
-	// is settled, that is the outcome. If not, the claim ends, so that a transaction that
-	// comes late cannot commit: nothing was executed, which is KindRetryable. A run that
-	// dies is not Unknown but Retryable, when its lease has run out. It is for Begin, on a
-	// store.OutsideStore; what it settles is not encrypted. ForgetReleased does not count.
+	// Outside states that a service settles by itself, with Lease.Claim. It does so in one
+	// transaction with its writes, outside this process, for example with the SQL function
+	// stet_settle. The handler's result and Declare have no effect. The run ends with the state
+	// of the record:
+	//
+	//   - If the service has settled, that is the outcome.
+	//   - If not, the engine ends the claim, so a later commit of the service fails. Nothing
+	//     was executed, and the error is of KindRetryable.
+	//
+	// An operation whose lease expires becomes Retryable, not Unknown. Outside works with
+	// Begin, and needs a store.OutsideStore. Outcomes that the service settles are not
+	// encrypted. ForgetReleased has no effect.
 	Outside bool
-	// KeepScope keeps an operation's scope with its reference, for as long as the record is
-	// kept, so that a verifier can be asked by package reconcile, without a retry: otherwise
-	// records have a digest of it. It is encrypted where results are. In the stored
-	// label, the reference begins with "kept:" then, and has all that is kept as a query
-	// of a URL. Accepted operations keep scope and key until they end in any case.
+	// KeepScope stores the operation's scope with its reference, for as long as the record
+	// stays. Package reconcile can then call Verify without a retry. Without it, a record has
+	// only a digest of the scope. The scope is encrypted if results are. In the stored label,
+	// the reference then begins with "kept:", followed by the stored values as a URL query.
+	// Jobs always keep scope and key until they end.
 	KeepScope bool
-	// KeepKey keeps the key, too. It needs KeepScope: a key names an operation only within
-	// its scope, and what a verifier finds under the same key of another one is not it.
+	// KeepKey stores the key, too. It needs KeepScope, because a key names an operation only
+	// within its scope.
 	KeepKey bool
-	// Values says how the values that Do and DoTx, their steps and workers return are stored,
-	// and read again. What it does not support is JSON. Default codec.JSON().
+	// Values encodes and decodes the values that Do, DoTx, their steps and workers return. A
+	// type that it does not support is stored as JSON. Default codec.JSON().
 	Values codec.Values
-	// Errors says what is kept of an error that an operation fails with, beside its text, so
-	// that errors.Is and errors.As find in a replay what they find in the first answer.
-	// Default: the text alone, and the first caller of Do gets the error of its function.
+	// Errors encodes the error of a failed operation beside its text. errors.Is and errors.As
+	// then find the same errors in a replay as in the first error. Default: only the text is
+	// stored, and the first caller of Do receives the original error.
 	Errors codec.Errors
 }
 
-// Resolution says what became of an expired run: ItHappened, ItDidNotHappen, MayRunAgain or
-// CannotKnow, which the zero Resolution is as well.
-type Resolution struct {
+// Verdict is the resolution of an operation whose lease has expired. It is ItHappened,
+// ItDidNotHappen, MayRunAgain or CannotKnow. The zero Verdict is CannotKnow.
+type Verdict struct {
 	kind    verdictKind
 	outcome Outcome
 }
@@ -114,61 +123,59 @@ const (
 	mayRunAgain
 )
 
-// ItHappened: the operation was executed with this outcome, which is settled. What
-// its run emitted (see Run.Emit) is not known, and is not sent.
-func ItHappened(out Outcome) Resolution { return Resolution{kind: itHappened, outcome: out} }
+// ItHappened states that the operation was executed. The engine stores out as its outcome.
+// Messages that the run emitted (see Run.Emit) are unknown to the engine, and are not sent.
+func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
 
-// ItDidNotHappen: what the expired run had begun, and is not known to have done, had
-// no effect and, its owner being dead, will have none. It is run again. Steps that
-// are known to have been done stay done.
-func ItDidNotHappen() Resolution { return Resolution{kind: itDidNotHappen} }
+// ItDidNotHappen states that the unfinished part of the expired run had no effect, and will
+// have none because its process is dead. The operation runs again. Completed steps stay
+// completed.
+func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
 
-// MayRunAgain: whether it happened is not known, and does not matter: it is run again. Where the expired run had begun a StepOnce, and is
-// not known to have done it, the record stays Unknown.
-func MayRunAgain() Resolution { return Resolution{kind: mayRunAgain} }
+// MayRunAgain states that the operation may run again, whether or not it had its effect. If a
+// StepOnce is unresolved, the record stays Unknown.
+func MayRunAgain() Verdict { return Verdict{kind: mayRunAgain} }
 
-// CannotKnow: Policy.Stale decides; by default the record stays Unknown.
-func CannotKnow() Resolution { return Resolution{kind: cannotKnow} }
+// CannotKnow leaves the decision to Policy.Stale. By default, the record stays Unknown.
+func CannotKnow() Verdict { return Verdict{kind: cannotKnow} }
 
 // Options configure an Engine. The zero value is usable.
 type Options struct {
-	// Namespace goes into every key's digest. Change it ("v2") to start
-	// afresh on the same store: operations accepted before are still run, with
-	// the same derived keys. At most MaxScope bytes. Default "".
+	// Namespace is part of every key's digest. A new Namespace, such as "v2", makes all keys
+	// unused again on the same store. Jobs that were accepted before still run, and derive the
+	// same keys. At most MaxScope bytes (1024). Default "".
 	Namespace string
-	// Policy is for operations without a class.
+	// Policy is the policy of operations without a class.
 	Policy Policy
-	// Classes are the policies of operation classes, by Op.Class. Zero
-	// fields are taken from Policy.
+	// Classes are the policies of operation classes, by Op.Class. A zero field takes the value
+	// of Options.Policy.
 	Classes map[string]Policy
-	// MaxWaiters bounds how many calls wait for runs in flight, in all;
-	// more are told KindInFlight at once. So are those above sixteen times as
-	// many that wait while another call of their key, in this process, asks the
-	// store. Default 1024.
+	// MaxWaiters limits how many calls wait for runs in flight. Further calls fail with
+	// KindInFlight at once. Calls that wait for another call with the same key in this process
+	// have a separate limit: 16 × MaxWaiters. Default 1024.
 	MaxWaiters int
-	// StoreTimeout bounds each store call, its repetitions included; a call
-	// may have up to half as much again. Default 5 s.
+	// StoreTimeout limits a store call, including its retries. A call may take up to 1.5 ×
+	// StoreTimeout. At most MaxStoreTimeout. Default 5 s.
 	StoreTimeout time.Duration
-	// SweepEvery is how often a store that needs it is cleaned up, from a
-	// goroutine that Close ends. Default 1 min; negative: never.
+	// SweepEvery is how often the engine cleans up a store that needs it. Close ends the
+	// cleanup. Default 1 min; a negative value turns it off.
 	SweepEvery time.Duration
-	// CheckMessage refuses what cannot be sent: Run.Emit returns its error. The
-	// packages of the brokers each have one, Check. What is emitted and cannot be
-	// sent stays in the outbox. Default: only what no broker takes is refused.
+	// CheckMessage validates a message. If it returns an error, Run.Emit fails with that error.
+	// Each broker package has such a function, Check. An emitted message that its broker
+	// refuses stays in the outbox. Default: only messages that no broker accepts are refused.
 	CheckMessage func(Message) error
-	// Encryption of stored results. Default: none.
+	// Encryption of stored results, payloads and messages. Default: none.
 	Encryption Encryption
-	// ErrorLog gets failed calls of the store, transactions that were rolled back because
-	// of what their function did, unknown outcomes, lost leases, runs out of time and
-	// messages that were not sent: of each kind at most one line in 10 s, without keys or
-	// bodies. The text of an error is the store's or the service's own. Default
-	// slog.Default(); slog.New(slog.DiscardHandler) for none, if an Observer logs events.
+	// ErrorLog receives these events: failed store calls, aborted transactions, unknown
+	// outcomes, lost leases, timed-out runs and unsent messages. It gets at most one line of
+	// each kind in 10 s, without keys or bodies. The error text comes from the store or the
+	// service. Default slog.Default(). Use slog.New(slog.DiscardHandler) to turn it off if an
+	// Observer logs events.
 	ErrorLog *slog.Logger
-	// Observer gets every event. Default: no observer.
+	// Observer receives every event. Default: no observer.
 	Observer observe.Observer
 }
 
-// withDefaults fills zero fields from def.
 func (p Policy) withDefaults(def Policy) Policy {
 	p.Lease = cmp.Or(p.Lease, def.Lease)
 	p.RunTimeout = cmp.Or(p.RunTimeout, def.RunTimeout)
@@ -177,7 +184,7 @@ func (p Policy) withDefaults(def Policy) Policy {
 		p.Stale = def.Stale
 	}
 	if out := &p.Stale.outcome; out.Failed && out.Reason == store.ReasonNone {
-		out.Reason = store.ReasonTimedOut // without one, its words would be the handler's, which has executed
+		out.Reason = store.ReasonTimedOut // ReasonNone means that the handler returned the failure
 	}
 	if p.Verify == nil {
 		p.Verify = def.Verify
@@ -185,8 +192,7 @@ func (p Policy) withDefaults(def Policy) Policy {
 	p.VerifyTimeout = cmp.Or(p.VerifyTimeout, def.VerifyTimeout)
 	p.Retention.Result = cmp.Or(p.Retention.Result, def.Retention.Result)
 	if p.Retention.Tombstone == 0 {
-		// A class that keeps results longer than the default tombstone
-		// need not say so twice.
+		// A class with a longer Retention.Result needs no Tombstone of its own.
 		p.Retention.Tombstone = max(def.Retention.Tombstone, p.Retention.Result)
 	}
 	p.MaxResult = cmp.Or(p.MaxResult, def.MaxResult)
@@ -213,7 +219,7 @@ var defaultPolicy = Policy{
 	Values:        codec.JSON(),
 }
 
-// check returns all that is wrong with a policy whose defaults are filled in.
+// check validates a policy whose defaults are set, and joins all errors.
 func (p Policy) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -255,7 +261,7 @@ func (p Policy) check() error {
 	return errors.Join(errs...)
 }
 
-// fits refuses a policy that asks for greater results than the store keeps.
+// fits fails if MaxResult is above the store's limit.
 func (p Policy) fits(most int) error {
 	if most > 0 && p.MaxResult > most {
 		return fmt.Errorf("MaxResult is %d, but the store keeps results of at most %d bytes here: ask for that or less, or use a store without such a limit", p.MaxResult, most)
@@ -263,11 +269,11 @@ func (p Policy) fits(most int) error {
 	return nil
 }
 
-// policies are the checked policies of an engine, by class.
+// policies are the validated policies of an engine, by class.
 type policies map[string]*Policy
 
-// newPolicies checks the policies. The store keeps results of most bytes; 0: of any
-// length.
+// newPolicies validates the policies. most is the store's limit for results, in bytes; 0 for
+// none.
 func newPolicies(o Options, most int) (policies, error) {
 	def := defaultPolicy
 	if most > 0 {

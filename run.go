@@ -12,9 +12,9 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Run is a handler's view of the operation that it runs, from FromContext. It can
-// declare, emit and report progress; it cannot end the run, which is for what called
-// the handler. It is safe for concurrent use.
+// Run is the operation that a handler runs, as the handler sees it. FromContext returns it. A
+// handler can declare, emit and report progress. It cannot end the run; the caller of the
+// handler ends it. A Run is safe for concurrent use.
 type Run struct {
 	e       *Engine
 	op      Op
@@ -24,7 +24,7 @@ type Run struct {
 
 	replayed      bool
 	transactional bool
-	resent        bool // its claim was sent more than once
+	resent        bool // the claim was sent more than once
 	f             *inFlight
 	ctx           context.Context
 	cancel        context.CancelCauseFunc
@@ -34,45 +34,47 @@ type Run struct {
 	ended     bool
 	nothing   bool
 	unknown   bool
-	still     time.Duration       // how long an unknown effect may take yet
-	openSteps map[string]struct{} // steps that were begun, to run once, and whose end is not noted
+	still     time.Duration       // how long an unknown effect may still take
+	openSteps map[string]struct{} // steps of StepOnce whose end is not stored
 
-	discarded  error // why the result was not kept
+	discarded  error // why the result was discarded
 	outbox     []Message
 	outboxSize int
-	committing bool // nothing can be emitted any more
+	committing bool // Emit fails from now on
 
 	taken      bool   // by Take
-	repeatable bool   // see Item
-	namespace  []byte // that it was accepted in; nil is the engine's
+	repeatable bool   // see Item.Repeatable
+	namespace  []byte // of the engine that accepted the job; nil: the engine's own
 	steps      stepState
 }
 
-// Lease is for authors of adapters: what Begin, Take and TxEngine.Run give. It is an
-// outcome to replay, or the right to run the operation and to end the run. It is safe
-// for concurrent use.
+// Lease is for authors of adapters. Begin, Take and TxEngine.Run return it. It holds a stored
+// outcome to replay, or the right to run the operation and to end the run. A Lease is safe for
+// concurrent use.
 type Lease struct {
 	*Run
 
-	// Of a run of Take: what it is to do, without Work.After; how many of its attempts
-	// count, this one included, as Attempt, less those that were released Uncounted (of
-	// other runs, Status.Counted); and whether its cancellation had been asked for by then
-	// (see Engine.Lookup for later).
-	Work       Work
-	Counted    int
+	// Work is the job of a run of Take, without Work.After.
+	Work Work
+	// Counted is how many attempts of a run of Take count, this one included: Attempt, less
+	// the attempts that were released Uncounted. For other runs, see Status.Counted.
+	Counted int
+	// Cancelling says that the job's cancellation was requested before this run of Take. For
+	// a later request, see Engine.Lookup.
 	Cancelling bool
 
-	// Of a run of Take, or under Policy.Outside: what a service settles with by SQL, and
-	// what Engine.Progress takes. It is a secret while the operation runs.
+	// Claim is set for a run of Take, and under Policy.Outside. A service settles with it by
+	// SQL, and passes it to Engine.Progress. Keep it secret while the operation runs.
 	Claim store.Claim
 
-	// When the record of a settled operation will be forgotten, on the store's clock: a retry
-	// with this key runs again only after it. Of a replay it is exact. Of a run it counts from
-	// the claim, so the record is kept longer. Zero: not known.
+	// ForgottenAt is when the record of a settled operation will be deleted, on the store's
+	// clock. A retry with this key runs again only after that time. The time of a replay is
+	// exact. The time of a run counts from its claim, so the record stays longer. Zero:
+	// unknown.
 	ForgottenAt time.Time
 }
 
-// forgotten is Lease.ForgottenAt of a run.
+// forgotten returns Lease.ForgottenAt of a run.
 func (t *request) forgotten(rec store.Record) time.Time {
 	if rec.ClaimedAt.IsZero() {
 		return time.Time{}
@@ -82,23 +84,23 @@ func (t *request) forgotten(rec store.Record) time.Time {
 
 type runKey struct{}
 
-// FromContext returns the run that a handler was called for, or nil outside of
-// one. It is how a handler learns its key, fence and attempt.
+// FromContext returns the run of a handler's context, or nil outside a handler. A handler reads
+// its key, fence and attempt from it.
 func FromContext(ctx context.Context) *Run {
 	r, _ := ctx.Value(runKey{}).(*Run)
 	return r
 }
 
-// newRun makes the run of a granted claim, which f has from now on. The keeper ends the
-// run's context at its deadline, too; if the engine was closed in the meantime, the claim is
-// released.
+// newRun makes the run of a granted claim. The lease renewer ends the run's context at its
+// deadline. If the engine was closed in the meantime, newRun releases the claim.
 func (e *Engine) newRun(ctx context.Context, t *request, f *inFlight, rec store.Record) (*Lease, error) {
 	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.claimSentAt, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}
 	r.setContext(ctx, context.Background())
-	// The claim may be older than the call that brought its reply.
+	// The lease may have begun before the last call was sent, if an earlier call's reply was
+	// lost.
 	e.inFlight.startRun(f, r.Run, t.claimSentAt.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease))
 	if e.renewer.start() {
 		return r, nil
@@ -106,8 +108,8 @@ func (e *Engine) newRun(ctx context.Context, t *request, f *inFlight, rec store.
 	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, r.Release(ctx, Again{Uncounted: true}))
 }
 
-// Cancel ends the run's context with a cause: ErrCancelled, or ErrClosed where what runs
-// the handler shuts down. The lease is kept.
+// Cancel ends the run's context with a cause. Use ErrCancelled, or ErrClosed if the handler's
+// process shuts down. The lease stays.
 func (r *Lease) Cancel(cause error) { r.cancel(cause) }
 
 // settling reports whether the run is being settled or released, or has been.
@@ -117,7 +119,7 @@ func (r *Run) settling() bool {
 	return r.ended
 }
 
-// goesOn reports whether the run's handler may still be at work.
+// isRunning reports whether the run's handler may still run.
 func (r *Run) isRunning() bool {
 	if r.transactional {
 		return r.ctx.Err() == nil
@@ -125,7 +127,7 @@ func (r *Run) isRunning() bool {
 	return !r.settling()
 }
 
-// around returns the run that this one was begun in, or nil.
+// outer returns the run whose handler began this run, or nil.
 func (r *Run) outer() *Run {
 	if j, ok := r.ctx.(*runContext); ok {
 		return FromContext(j.values)
@@ -133,44 +135,44 @@ func (r *Run) outer() *Run {
 	return nil
 }
 
-// setContext makes the context of a run that takes its values from ctx and ends
-// with end, or when the run is cancelled.
+// setContext makes the run's context. It has the values of ctx, and ends with end or when the
+// run is cancelled.
 func (r *Run) setContext(ctx, end context.Context) {
 	j := &runContext{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
 	j.Context, r.cancel = context.WithCancelCause(end)
 	r.ctx = j
 }
 
-// Replayed reports whether the operation was executed before; Outcome then has
-// its outcome, and there is nothing to run.
+// Replayed reports whether the operation was executed before. If so, Outcome has its outcome,
+// and the caller must not run it.
 func (r *Lease) Replayed() bool { return r.replayed }
 
-// Outcome returns the outcome that stands: of a replayed run, or of one that
-// TxEngine.Run has committed. Otherwise it is zero.
+// Outcome returns the stored outcome of a replayed run, or the outcome that TxEngine.Run has
+// committed. Otherwise it is zero.
 func (r *Lease) Outcome() Outcome { return r.outcome }
 
-// Context returns the context to run under. It ends when the lease is lost
-// (cause ErrLeaseLost), when the policy's RunTimeout is used up (cause
-// ErrRunTimeout), and when the run ends. FromContext finds the run in it.
+// Context returns the context for the handler. It ends when the lease is lost (cause
+// ErrLeaseLost), at the policy's RunTimeout (cause ErrRunTimeout), and when the run ends.
+// FromContext returns the run from it.
 func (r *Lease) Context() context.Context { return r.ctx }
 
-// Op returns the operation. Of a run of Take it has the names that it was accepted
+// Op returns the operation. For a run of Take, it has the names that the job was accepted
 // under.
 func (r *Run) Op() Op { return r.op }
 
-// ID returns the digest that the store knows the operation by.
+// ID returns the digest that identifies the operation in the store.
 func (r *Run) ID() store.ID { return r.rec.ID }
 
-// Fence returns the number that strictly grows with every claim of the key.
-// Compare it in writes outside the store, to keep a zombie from writing.
+// Fence returns a number that grows strictly with every claim of the key. Compare it in writes
+// outside the store, so that a run with an expired lease cannot write.
 func (r *Run) Fence() int64 { return r.rec.Fence }
 
-// Attempt returns 1 for the first claim of the key, 2 for the next: a run before
-// this one may have had its effect.
+// Attempt returns 1 for the first claim of the key, 2 for the next. If it is above 1, an
+// earlier run may have had its effect.
 func (r *Run) Attempt() int { return r.rec.Attempt }
 
-// DeriveKey returns the key for a call that the handler makes further down, by
-// the name of the call: every attempt of this operation derives the same one.
+// DeriveKey returns the key for a downstream call of the handler. Every attempt of the
+// operation derives the same key for the same name of the call.
 func (r *Run) DeriveKey(call string) string {
 	namespace := r.e.o.Namespace
 	if r.namespace != nil {
@@ -179,21 +181,24 @@ func (r *Run) DeriveKey(call string) string {
 	return DeriveKey("stet/derived", namespace, r.op.Scope, r.op.Key, call)
 }
 
-// Declare says what the error of a handler, or its value, does not. It takes effect when
-// the handler returns, whatever it returns, or panics; see Lease.Do.
+// Declare states the effect of the run, if the handler's error or value does not. It applies
+// when the handler returns or panics; see Lease.Do. A transaction is rolled back in both cases.
 //
-// NotExecuted: this run has had no effect and will have none, so the operation may be
-// tried again under the same key. A transaction is rolled back.
+// NotExecuted states that this run has had no effect and will have none. The operation may run
+// again under the same key.
 //
-// MayHaveExecuted: it cannot be known whether this run has had an effect: a call further
-// down was sent, and its answer did not come. The run is marked unknown, see MarkUnknown. It prevails
-// over NotExecuted. The effect may take as long as still to happen, at most
-// store.MaxRunTimeout, which postpones what would find it out: 0 if it has happened by
-// now or never will. Of several calls the longest still counts. Should this process
-// die, the record is marked unknown when its lease has run out, however long still is: a verifier
-// must know by itself that what it does not find will not come. A transaction is rolled
-// back and its caller told KindUnknown, but nothing is kept of it, and a retry runs again:
-// calls further down belong into lease mode.
+// MayHaveExecuted states that the effect of this run cannot be known. For example, a downstream
+// call was sent, and its response did not arrive. The operation becomes Unknown; see
+// Lease.Park. MayHaveExecuted overrides NotExecuted.
+//
+// still is how long the effect may still take, at most store.MaxRunTimeout (7 days). The record
+// becomes Unknown after that time, so verifiers are called later. Pass 0 if the effect has
+// happened by now or never will. The longest still of several calls applies. If this process
+// dies, the record becomes Unknown when its lease expires, whatever still is. A verifier must
+// therefore know by itself that a missing effect will not come later.
+//
+// In a transaction, MayHaveExecuted returns KindUnknown to the caller, but stores nothing, and
+// a retry runs again. Make downstream calls in lease mode.
 func (r *Run) Declare(x Execution, still time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,9 +210,9 @@ func (r *Run) Declare(x Execution, still time.Duration) {
 	}
 }
 
-// Declared returns what was declared; MayHaveExecuted also if a StepOnce was begun, by
-// this run or an earlier one, and its end is not noted: it may be running still. Else
-// it returns Executed.
+// Declared returns the declared value, or Executed if nothing was declared. It also returns
+// MayHaveExecuted if this run or an earlier one has an unresolved StepOnce, which may still be
+// running.
 func (r *Run) Declared() Execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,15 +225,14 @@ func (r *Run) Declared() Execution {
 	return Executed
 }
 
-// MarkUnknown ends the run without an outcome: the record becomes Unknown, at once or
-// when the time that Declare was given is over, and stays so until a
-// verifier or an operator resolves it. Without MarkUnknown it would become so when the
-// lease has run out.
+// Park ends the run without an outcome. The record becomes Unknown, at once or after the time
+// that Declare was given. It stays Unknown until a verifier or an operator resolves it. Without
+// Park, the record becomes Unknown when its lease expires.
 //
-// An error is an *Error of kind KindFenced, KindStore (it will be marked unknown when the
-// lease has run out, or before if the store is back), KindDamaged (the record cannot be read) or KindInvalid (the run
-// has ended already).
-func (r *Lease) MarkUnknown(ctx context.Context) error {
+// The error is an *Error of kind KindFenced, KindStore, KindDamaged (the record cannot be read)
+// or KindInvalid (the run has ended already). After KindStore, the record becomes Unknown when
+// the lease expires, or earlier if the store recovers.
+func (r *Lease) Park(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is rolled back by an error of its function")
 	}
@@ -238,7 +242,7 @@ func (r *Lease) MarkUnknown(ctx context.Context) error {
 	r.mu.Lock()
 	still := r.still
 	r.mu.Unlock()
-	r.finish(entry{}) // no heartbeat from now on
+	r.finish(entry{}) // stops the renewals
 	r.e.renewer.waitForRenewal(r.p.Lease)
 	leave := func(ctx context.Context) error {
 		if err := r.unrepeatable(ctx); err != nil {
@@ -263,18 +267,27 @@ func (r *Lease) MarkUnknown(ctx context.Context) error {
 	return err
 }
 
-// Settle writes the outcome and ends the run. It returns once the outcome is
-// durable; only then may it be shown to anyone. A result that cannot be kept is
-// stored as Gone, and the observer told why (Event.Err of observe.Settled): one larger
-// than the policy's MaxResult, or with more than MaxFields header and trailer fields and
-// values, a status above 999, or a field without a name.
+// Settle stores the outcome and ends the run. The outcome is durable when Settle returns
+// without an error. Do not show it to a client before.
 //
-// An error is an *Error of kind KindFenced (another claim or outcome stands),
-// KindUnknown (the store could not be reached: the outcome may or may not have
-// been written; or a StepOnce is in doubt: the run was marked unknown instead), KindDamaged (the record cannot be read any more, and nothing was
-// written) or KindInvalid (the run has ended already). A store that cannot be reached is tried again for
-// Options.StoreTimeout, whatever becomes of ctx, of which only the values are
-// used: a server's WriteTimeout should be longer.
+// Some results cannot be stored. The outcome is then stored as Gone, and the observer receives
+// the reason in Event.Err of observe.Settled:
+//
+//   - The result is larger than the policy's MaxResult.
+//   - It has more than MaxFields (4096) header and trailer fields and values.
+//   - Its status is above 999.
+//   - A field has no name.
+//
+// The error is an *Error of one of these kinds:
+//
+//   - KindFenced: the record has a newer claim, or already an outcome.
+//   - KindUnknown: the store did not respond, so the outcome may or may not be stored. Or a
+//     StepOnce is unresolved, and the operation became Unknown instead.
+//   - KindDamaged: the record cannot be read, and nothing was written.
+//   - KindInvalid: the run has ended already.
+//
+// Settle retries a failing store for Options.StoreTimeout. It uses only the values of ctx, not
+// its end. The WriteTimeout of a server should be longer than StoreTimeout.
 func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	if r.transactional {
 		return invalid("a transactional run is settled by what its function returns")
@@ -302,11 +315,11 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	return r.report(ctx, observe.Settled, en.rec.State, err)
 }
 
-// Release gives the claim back, stating that nothing was executed, or that it may be
-// repeated, and ends the run. The operation is run again as again says, whose Failed must
-// be nil. If it cannot be stored that the attempt is uncounted, it counts. Errors are those
-// of Settle. A store that cannot be reached is tried again in the background, for as long
-// as the lease.
+// Release ends the claim without an outcome. The caller states that nothing was executed, or
+// that the operation may be repeated. The operation runs again as the parameter again says,
+// whose Failed must be nil. If the store cannot save that the attempt is uncounted, the attempt
+// counts. Errors are those of Settle. If the store fails, Release continues to try in the
+// background, for the time of the lease.
 func (r *Lease) Release(ctx context.Context, again Again) error {
 	switch {
 	case r.transactional:
@@ -332,7 +345,7 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	err := call(ctx)
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
-	if !r.taken { // what was sent before may have been obeyed
+	if !r.taken { // an earlier call may have deleted the record
 		call = func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) }
 	}
 	r.repeatLater(err, call)
@@ -342,7 +355,7 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	return r.report(ctx, kind, to, err)
 }
 
-// insist repeats the end of a run in the background, if err says that it may not have
+// repeatLater repeats the end of a run in the background, if err says that it may not have
 // reached the store.
 func (r *Run) repeatLater(err error, call func(context.Context) error) {
 	if err != nil && KindOf(err) != KindFenced {
@@ -350,8 +363,7 @@ func (r *Run) repeatLater(err error, call func(context.Context) error) {
 	}
 }
 
-// release releases the record, or has it forgotten: see Policy.ForgetReleased and
-// Again.Forget.
+// release ends the claim, and deletes the record if forgets allows it.
 func (r *Run) release(ctx context.Context, again Again) error {
 	if r.p.Outside {
 		return r.releaseOutside(ctx)
@@ -362,7 +374,7 @@ func (r *Run) release(ctx context.Context, again Again) error {
 	tries := 0
 	err := r.e.retry(ctx, 0, func(ctx context.Context) error {
 		tries++
-		return r.e.store.Release(ctx, r.rec.Claim(), store.Retention{}) // forgotten at once
+		return r.e.store.Release(ctx, r.rec.Claim(), store.Retention{}) // a zero retention deletes the record
 	})
 	if tries > 1 && errors.Is(err, store.ErrFenced) {
 		return r.wasForgotten(ctx)
@@ -370,34 +382,33 @@ func (r *Run) release(ctx context.Context, again Again) error {
 	return err
 }
 
-// forgets reports whether the release of the run leaves no record: if that is asked for, and
-// the run had no effect.
+// forgets reports whether Release deletes the record. It does so only if Policy.ForgetReleased
+// or Again.Forget is set and the run had no effect.
 func (r *Run) forgets(again Again) bool {
 	return (again.Forget || r.p.ForgetReleased) && !again.effect && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.hasNotes()
 }
 
-// obeyed returns nil if a release was obeyed that got no answer, so that the record is
-// gone. If it was not, another run of the operation, or its outcome, has the record.
+// wasForgotten returns nil if an unacknowledged release has deleted the record. Otherwise, the
+// record belongs to another run, or has an outcome.
 func (r *Run) wasForgotten(ctx context.Context) error {
 	now, err := r.e.read(ctx, r.rec.ID)
 	switch {
 	case err != nil:
 		return err
-	case now.State == store.None, now.Fence != r.rec.Fence && now.Attempt <= 1: // the key was used anew
+	case now.State == store.None, now.Fence != r.rec.Fence && now.Attempt <= 1: // another request has used the key since
 		return nil
 	}
 	return store.ErrFenced
 }
 
-// noted reports whether something may have been stored of the run: a step that
-// was done must not be done again.
+// hasNotes reports whether the run may have stored a step.
 func (r *Run) hasNotes() bool {
 	r.steps.mu.Lock()
 	defer r.steps.mu.Unlock()
 	return r.steps.version > 0 || r.steps.unknown != nil
 }
 
-// end claims the right to end the run; only the first call has it.
+// end marks the run as ended. Only the first call returns true.
 func (r *Run) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -408,8 +419,8 @@ func (r *Run) end() bool {
 	return true
 }
 
-// conclude claims the right to end the run with an outcome, or by giving it back.
-// A step in doubt allows neither: the run is marked unknown.
+// startEnding marks the run as ended before a settle or a release. If a StepOnce is unresolved,
+// it marks the operation unknown instead, and returns an error.
 func (r *Lease) startEnding(ctx context.Context) error {
 	r.mu.Lock()
 	doubt := r.openStepError()
@@ -429,8 +440,8 @@ func (r *Lease) startEnding(ctx context.Context) error {
 	return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(doubt, err)}
 }
 
-// inDoubt is the error for an end of a run that has a step in doubt; nil if it has
-// none. The caller holds r.mu.
+// openStepError returns the error for a run with an unresolved StepOnce, or nil. The caller
+// holds r.mu.
 func (r *Run) openStepError() error {
 	for name := range r.openSteps {
 		return fmt.Errorf("the step %q was begun, and its end was not recorded", name)
@@ -438,21 +449,20 @@ func (r *Run) openStepError() error {
 	return nil
 }
 
-// finish releases everything that the run holds in this process.
+// finish frees the run's resources in this process.
 func (r *Run) finish(en entry) {
 	r.e.inFlight.end(r.f, en)
 	r.cancel(nil)
 }
 
-// notKept says why the result of a settled run is not in the store; nil if it is, or
-// there was none to keep.
+// discardReason returns why the result of a settled run was discarded, or nil.
 func (r *Run) discardReason() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.discarded
 }
 
-// report tells the observer how the run ended, and makes the caller's error.
+// report sends the end of the run to the observer, and returns the caller's error.
 func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
 	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
 		Attempt: r.rec.Attempt, Err: err}
