@@ -99,7 +99,7 @@ type Again struct {
 // Do runs fn under the lease and ends the run. The first matching rule applies:
 //
 //  0. Under Policy.Outside, only rule 1 and this rule apply. If the service has not settled,
-//     the Outcome of fn is stored if it has a Face and fn returned no error.
+//     the Outcome of fn is stored if it has an adapter and fn returned no error.
 //  1. A StepOnce is unresolved: the operation becomes unknown.
 //  2. fn declared MayHaveExecuted: the operation becomes unknown. The same applies if fn
 //     declared nothing and returned the error of its context, which has ended. It does not
@@ -242,7 +242,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 		l.finish(entry{rec: rec, shared: true})
 		return l.settledOutside(ctx, rec)
 	}
-	refused := cause == nil && out.Face != store.FaceEngine && out.Reason == store.ReasonNone // and no panic
+	refused := cause == nil && out.Adapter != store.AdapterEngine && out.Reason == store.ReasonNone // and no panic
 	var a Again
 	if again != nil && !refused {
 		a = again(cause)

@@ -226,7 +226,7 @@ func (e *Engine) shares(other *Engine) bool {
 }
 
 // Begin claims an operation, or reads its outcome. It returns a Lease. If the Lease is not
-// Replayed, the caller must end it with Do, Settle, Release or Park. The error is an *Error of
+// Replayed, the caller must end it with Do, Settle, Release or MarkUnknown. The error is an *Error of
 // kind KindInvalid, KindMismatch, KindInFlight, KindUnknown, KindExpired, KindDamaged,
 // KindStore or KindClosed. Begin inside a run of the same operation fails with KindInvalid.
 //

@@ -39,7 +39,7 @@ type Policy struct {
 	//   - ItHappened with a failed outcome: the engine stores that outcome. Its Reason becomes
 	//     store.ReasonTimedOut if it has none. HTTP answers 504, or the response that
 	//     stethttp.Outcome made. The error says that the operation may have executed.
-	Stale Verdict
+	Stale Resolution
 	// Verify, if set, finds out whether an operation had its effect after its lease has
 	// expired. It may read the business tables or query the payment processor. The engine calls
 	// it for an Unknown record before it returns KindUnknown, and before it applies Stale. If
@@ -53,7 +53,7 @@ type Policy struct {
 	// operations whose key KeepKey retains. Other records have neither scope nor key. An empty
 	// key finds nothing, which does not mean that nothing happened. See ByRef in the Options of
 	// package reconcile.
-	Verify func(context.Context, Status) (Verdict, error)
+	Verify func(context.Context, Status) (Resolution, error)
 	// VerifyTimeout limits a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
 	// Retention sets how long results and records stay in the store. Default 24 h for results,
@@ -106,9 +106,9 @@ type Policy struct {
 	Errors codec.Errors
 }
 
-// Verdict is the resolution of an operation whose lease has expired. It is ItHappened,
-// ItDidNotHappen, MayRunAgain or CannotKnow. The zero Verdict is CannotKnow.
-type Verdict struct {
+// Resolution is the resolution of an operation whose lease has expired. It is ItHappened,
+// ItDidNotHappen, MayRunAgain or CannotKnow. The zero Resolution is CannotKnow.
+type Resolution struct {
 	kind    verdictKind
 	outcome Outcome
 }
@@ -125,19 +125,19 @@ const (
 
 // ItHappened states that the operation was executed. The engine stores out as its outcome.
 // Messages that the run emitted (see Run.Emit) are unknown to the engine, and are not sent.
-func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
+func ItHappened(out Outcome) Resolution { return Resolution{kind: itHappened, outcome: out} }
 
 // ItDidNotHappen states that the unfinished part of the expired run had no effect, and will
 // have none because its process is dead. The operation runs again. Completed steps stay
 // completed.
-func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
+func ItDidNotHappen() Resolution { return Resolution{kind: itDidNotHappen} }
 
 // MayRunAgain states that the operation may run again, whether or not it had its effect. If a
 // StepOnce is unresolved, the record stays Unknown.
-func MayRunAgain() Verdict { return Verdict{kind: mayRunAgain} }
+func MayRunAgain() Resolution { return Resolution{kind: mayRunAgain} }
 
 // CannotKnow leaves the decision to Policy.Stale. By default, the record stays Unknown.
-func CannotKnow() Verdict { return Verdict{kind: cannotKnow} }
+func CannotKnow() Resolution { return Resolution{kind: cannotKnow} }
 
 // Options configure an Engine. The zero value is usable.
 type Options struct {

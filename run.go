@@ -189,7 +189,7 @@ func (r *Run) DeriveKey(call string) string {
 //
 // MayHaveExecuted states that the effect of this run cannot be known. For example, a downstream
 // call was sent, and its response did not arrive. The operation becomes Unknown; see
-// Lease.Park. MayHaveExecuted overrides NotExecuted.
+// Lease.MarkUnknown. MayHaveExecuted overrides NotExecuted.
 //
 // still is how long the effect may still take, at most store.MaxRunTimeout (7 days). The record
 // becomes Unknown after that time, so verifiers are called later. Pass 0 if the effect has
@@ -225,14 +225,14 @@ func (r *Run) Declared() Execution {
 	return Executed
 }
 
-// Park ends the run without an outcome. The record becomes Unknown, at once or after the time
+// MarkUnknown ends the run without an outcome. The record becomes Unknown, at once or after the time
 // that Declare was given. It stays Unknown until a verifier or an operator resolves it. Without
-// Park, the record becomes Unknown when its lease expires.
+// MarkUnknown, the record becomes Unknown when its lease expires.
 //
 // The error is an *Error of kind KindFenced, KindStore, KindDamaged (the record cannot be read)
 // or KindInvalid (the run has ended already). After KindStore, the record becomes Unknown when
 // the lease expires, or earlier if the store recovers.
-func (r *Lease) Park(ctx context.Context) error {
+func (r *Lease) MarkUnknown(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is rolled back by an error of its function")
 	}
