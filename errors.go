@@ -12,36 +12,35 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Kind says what an *Error is about. See KindOf.
+// Kind is the kind of an *Error. See KindOf.
 type Kind uint8
 
 const (
-	// KindInvalid: the operation or the configuration is not acceptable.
+	// KindInvalid: the operation or the configuration is invalid.
 	KindInvalid Kind = 1 + iota
-	// KindMismatch: the key was used before for another request.
+	// KindMismatch: the key was used for another request.
 	KindMismatch
-	// KindInFlight: the operation is running right now, or waits for a worker.
+	// KindInFlight: the operation is running, or waits for a worker.
 	KindInFlight
-	// KindUnknown: whether the operation had its effect is not known.
+	// KindUnknown: the operation may have had its effect, and no outcome is stored.
 	KindUnknown
-	// KindRetryable: the run ended without an outcome; the same key may be tried again.
+	// KindRetryable: the run ended without an outcome. Retry with the same key.
 	KindRetryable
-	// KindFailed: the operation failed, and every retry gets the same failure.
-	// Error.Execution says whether it had an effect.
+	// KindFailed: the operation failed, and every retry gets the same failure. Error.Execution
+	// says whether it had an effect.
 	KindFailed
-	// KindExpired: the operation has ended and its result is no longer kept. It
-	// does not run again; Error.Execution says whether it was executed.
+	// KindExpired: the operation has ended, and its result was discarded. It does not run
+	// again. Error.Execution says whether it was executed.
 	KindExpired
-	// KindDamaged: what is stored was damaged, or written by a newer version.
-	// The operation does not run again; Error.Execution says whether it was
-	// executed.
+	// KindDamaged: the stored record is damaged, or a newer version wrote it. The operation
+	// does not run again. Error.Execution says whether it was executed.
 	KindDamaged
-	// KindForeign: the operation was executed, and its outcome is of another adapter,
-	// which cannot be told here: an HTTP response that is no JSON, for one.
+	// KindForeign: the operation was executed. Its outcome was stored by another adapter and
+	// cannot be converted to this type, for example an HTTP response that is not JSON.
 	KindForeign
-	// KindFenced: another claim or outcome stands; nothing was written.
+	// KindFenced: the record has a newer claim, or already an outcome. Nothing was written.
 	KindFenced
-	// KindStore: the store could not be used.
+	// KindStore: the store failed.
 	KindStore
 	// KindClosed: the engine was closed.
 	KindClosed
@@ -62,7 +61,7 @@ var kindTexts = [...]string{
 	KindClosed:    "stet: engine closed",
 }
 
-// String returns what the kind says, as in "stet: operation in flight".
+// String returns the text of the kind, such as "stet: operation in flight".
 func (k Kind) String() string {
 	if k > 0 && int(k) < len(kindTexts) {
 		return kindTexts[k]
@@ -70,32 +69,31 @@ func (k Kind) String() string {
 	return "stet: no kind"
 }
 
-// Causes with which the context of a run is cancelled, for context.Cause. They are
-// not what the engine returns: for that see KindOf.
+// Causes of the end of a run's context, for context.Cause. The engine does not return them; for
+// its errors see KindOf.
 var (
 	// ErrLeaseLost: the lease was lost.
 	ErrLeaseLost = errors.New("stet: lease lost")
-	// ErrRunTimeout: the run has used up Policy.RunTimeout.
+	// ErrRunTimeout: the run reached Policy.RunTimeout.
 	ErrRunTimeout = errors.New("stet: run took longer than its policy allows")
-	// ErrCancelled: the cancellation of the accepted operation was asked for.
+	// ErrCancelled: the cancellation of the job was requested.
 	ErrCancelled = errors.New("stet: operation cancelled")
 	// ErrClosed: the engine was closed.
 	ErrClosed = errors.New("stet: engine closed")
 )
 
-// Execution answers "did it execute?", and so "may it be done again under a new key?".
+// Execution answers "did it execute?", and therefore "may a client use a new key?".
 type Execution uint8
 
 const (
-	// MayHaveExecuted: an effect may have happened, or is happening. Find out before you
-	// use a new key. The zero value, because it is the safe assumption.
+	// MayHaveExecuted: an effect may have happened, or is happening. Find out before you use a
+	// new key. It is the zero value because it is the safe assumption.
 	MayHaveExecuted Execution = iota
-	// NotExecuted: this call had no effect, or its effect was rolled back. Unless an
-	// earlier call of the operation returned something else, a new key does not do it
-	// a second time.
+	// NotExecuted: this call had no effect, or its effect was rolled back. A new key does not
+	// repeat the effect, unless an earlier call of the operation returned something else.
 	NotExecuted
-	// Executed: the operation ran to an outcome of its own, a value or a response, which
-	// is stored and says what happened. A new key would do it a second time.
+	// Executed: the operation ran to its own outcome, a value or a response, which is stored. A
+	// new key would execute it a second time.
 	Executed
 )
 
@@ -113,13 +111,13 @@ func (x Execution) String() string {
 
 // Error is the error of the engine.
 type Error struct {
-	Kind       Kind          // what it is about
+	Kind       Kind          // why it failed
 	Execution  Execution     // did the operation execute?
-	RetryAfter time.Duration // when to ask again; 0 when nothing is known
-	Cause      error         // what went wrong below, or nil
+	RetryAfter time.Duration // when to retry; 0 if unknown
+	Cause      error         // the underlying error, or nil
 }
 
-// Error implements error. It names no key.
+// Error returns the text of the error. It contains no key.
 func (e *Error) Error() string {
 	if e.Cause == nil {
 		return fmt.Sprintf("%v (%v)", e.Kind, e.Execution)
@@ -127,7 +125,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%v (%v): %v", e.Kind, e.Execution, e.Cause)
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause. Without a cause, it returns ErrClosed for KindClosed.
 func (e *Error) Unwrap() error {
 	if e.Cause == nil && e.Kind == KindClosed {
 		return ErrClosed
@@ -135,10 +133,10 @@ func (e *Error) Unwrap() error {
 	return e.Cause
 }
 
-// KindOf returns the kind of an error that a function of this package returned. Of
-// several *Errors inside one another, the outermost counts: those below it may be of
-// another operation, which the handler called. An error of a store has a kind too, by
-// the sentinel of package store that it wraps or is. Any other error has none, which is 0.
+// KindOf returns the kind of an error of this package. If several *Errors wrap one another, the
+// outermost counts, because the others may belong to operations that the handler called. An
+// error of package store has the kind of the sentinel that it is or wraps. Any other error has
+// the kind 0.
 func KindOf(err error) Kind {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at the outermost
 	case *Error:
@@ -173,8 +171,8 @@ var sentinels = [...]struct {
 	{store.ErrFenced, KindFenced},
 }
 
-// ExecutionOf answers "did it execute?" for any error that Begin, Do and the
-// like returned; for an error that is not stet's, MayHaveExecuted.
+// ExecutionOf answers "did it execute?" for an error of Begin, Do and the other calls of this
+// package. For any other error, it returns MayHaveExecuted.
 func ExecutionOf(err error) Execution {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Execution
@@ -182,9 +180,8 @@ func ExecutionOf(err error) Execution {
 	return MayHaveExecuted
 }
 
-// storeFailed is the caller's error for a store call that failed: where the record
-// is damaged, what became of its operation cannot be told; nor if it may yet be lost,
-// which the store says by ErrUnknown.
+// storeFailed returns the caller's error for a failed store call. For a damaged record and for
+// store.ErrUnknown, the operation may have executed, whatever x is.
 func storeFailed(x Execution, err error) *Error {
 	aborted, ok := errors.AsType[*store.AbortedError](err)
 	switch {
@@ -198,13 +195,13 @@ func storeFailed(x Execution, err error) *Error {
 	return &Error{Kind: KindStore, Execution: x, RetryAfter: retryAfter, Cause: err}
 }
 
-// isAborted reports whether a transaction failed because of what its function did.
+// isAborted reports whether a transaction was rolled back because of its function.
 func isAborted(err error) bool {
 	_, ok := errors.AsType[*store.AbortedError](err)
 	return ok
 }
 
-// damaged is the caller's error for what is stored and cannot be read.
+// damaged returns the caller's error for a stored value that cannot be read.
 func damaged(err error) *Error {
 	return &Error{Kind: KindDamaged, Execution: MayHaveExecuted, Cause: err}
 }
@@ -213,19 +210,20 @@ func invalid(format string, args ...any) *Error {
 	return &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf(format, args...)}
 }
 
-// logEvery is how often Options.ErrorLog gets a line of one kind.
+// logEvery is the least time between two lines of one kind in Options.ErrorLog.
 const logEvery = 10 * time.Second
 
-// errorLog writes what an operator must know to a logger. The zero value is ready for use.
+// errorLog writes the events that an operator must see to a logger. The zero value is ready for
+// use.
 type errorLog struct {
 	mu    sync.Mutex
 	kinds [len(logLines)]struct {
-		last    time.Time // of the last line
+		last    time.Time // when the last line was written
 		skipped int       // events since then
 	}
 }
 
-// due reports whether a line may be written, and how many were not since the last one.
+// due reports whether a line may be written now, and how many lines were skipped before it.
 func (l *errorLog) due(kind observe.Kind) (skipped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,7 +236,7 @@ func (l *errorLog) due(kind observe.Kind) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// logLines are the lines, by kind of event; "" for none.
+// logLines are the log lines by kind of event; "" for no line.
 var logLines = [...]string{
 	observe.MarkedUnknown: "stet: the outcome of an operation is unknown until a verifier or an operator resolves it",
 	observe.LeaseLost:     "stet: a run lost its lease",
@@ -253,7 +251,7 @@ var logLines = [...]string{
 
 const sweepFailed = "stet: a sweep failed; it is tried again"
 
-// write logs an event, unless a line of its kind was written within logEvery.
+// write logs an event. It writes at most one line of a kind within logEvery.
 func (l *errorLog) write(ctx context.Context, to *slog.Logger, ev observe.Event) {
 	if int(ev.Kind) >= len(logLines) || logLines[ev.Kind] == "" || ev.Kind == observe.Swept && ev.Err == nil && ev.Swept.MarkedUnknown == 0 {
 		return

@@ -10,58 +10,57 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// flight is one operation that a call of this process is entering or running.
-// Duplicates in the same process follow it instead of asking the store: a herd
-// on one key costs one claim.
+// inFlight is an operation that a call of this process is claiming or running. Duplicates in
+// the same process follow that call instead of sending claims. Many calls with one key
+// therefore cost one claim.
 type inFlight struct {
 	id store.ID
 
-	// Below: guarded by the mu of its part.
+	// The mu of the shard guards the fields below.
 	phase       phase
-	fingerprint store.Fingerprint // of the leader; binding once running
-	followed    bool              // another call has found it
-	result      *entry            // when over: what followers may share; nil without any
-	changed     chan struct{}     // closed at the next change of phase; nil if no caller waits
-	run         *Run              // under a lease, which the keeper renews; nil once it has ended or is lost
-	renewed     time.Time         // when the last successful renewal of the lease was sent
+	fingerprint store.Fingerprint // of the leader; final once running
+	followed    bool              // another call follows
+	result      *entry            // once over: the result for followers; nil without followers
+	changed     chan struct{}     // closed at the next change of phase; nil without waiting calls
+	run         *Run              // in lease mode, until it has ended or its lease is lost
+	renewed     time.Time         // when the last successful renewal was sent
 }
 
 type phase uint8
 
 const (
-	entering phase = iota // the leader is asking the store
+	entering phase = iota // the leader is claiming
 	running               // the leader runs the operation
 	over                  // settled, released, refused or lost
 )
 
-// entry is the result of a try to enter.
+// entry is the result of a claim.
 type entry struct {
 	rec     store.Record
-	granted bool // this call runs, or in a transaction has run, the operation
-	shared  bool // rec, or err, may be told to followers
-	refuses bool // rec only to those with another fingerprint
+	granted bool // this call runs the operation, or has run it in a transaction
+	shared  bool // followers may get rec or err
+	refuses bool // followers get rec only if their fingerprint differs
 	err     error
 }
 
-// flights are the operations in flight in this process, in parts, lest calls with
-// different keys wait for each other.
+// inFlightCalls are the operations in flight in this process. Shards keep calls with different
+// keys from waiting for one mutex.
 type inFlightCalls struct {
 	shards [64]inFlightShard
 }
 
-// flightPart has the flights whose IDs end alike.
+// inFlightShard has the operations whose IDs end in the same byte, modulo 64.
 type inFlightShard struct {
 	mu sync.Mutex
 	m  map[store.ID]*inFlight
-	_  [48]byte // a cache line for each
+	_  [48]byte // fills a cache line
 }
 
-// of returns the part of an ID.
 func (fs *inFlightCalls) shard(id store.ID) *inFlightShard {
 	return &fs.shards[int(id[len(id)-1])%len(fs.shards)]
 }
 
-// join returns the flight of id, and whether the caller leads it.
+// join returns the operation in flight of id, and whether the caller leads it.
 func (fs *inFlightCalls) join(id store.ID, fp store.Fingerprint) (f *inFlight, leader bool) {
 	part := fs.shard(id)
 	part.mu.Lock()
@@ -78,7 +77,7 @@ func (fs *inFlightCalls) join(id store.ID, fp store.Fingerprint) (f *inFlight, l
 	return f, true
 }
 
-// transacts says that the leader runs the operation in a transaction, without a lease.
+// startTx sets the phase to running for a leader in a transaction, which has no lease.
 func (fs *inFlightCalls) startTx(f *inFlight) {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -88,8 +87,8 @@ func (fs *inFlightCalls) startTx(f *inFlight) {
 	}
 }
 
-// runs says that the leader runs the operation under a lease, whose last renewal was sent
-// at renewed. It may have learned the fingerprint from the store.
+// startRun sets the phase to running for a leader in lease mode. renewed is when its last
+// renewal was sent. The leader may have read the fingerprint from the store.
 func (fs *inFlightCalls) startRun(f *inFlight, r *Run, renewed time.Time) {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -98,7 +97,7 @@ func (fs *inFlightCalls) startRun(f *inFlight, r *Run, renewed time.Time) {
 	f.setPhase(running)
 }
 
-// renewed says when a renewal of the flight's lease was sent.
+// renewed sets when a renewal of the lease was sent.
 func (fs *inFlightCalls) renewed(f *inFlight, sent time.Time) {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -106,7 +105,8 @@ func (fs *inFlightCalls) renewed(f *inFlight, sent time.Time) {
 	f.renewed = sent
 }
 
-// lose takes the run from the keeper, and reports whether it had it.
+// lose removes the run, so that its lease is no longer renewed. It reports whether there was
+// one.
 func (fs *inFlightCalls) lose(f *inFlight) bool {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -116,8 +116,8 @@ func (fs *inFlightCalls) lose(f *inFlight) bool {
 	return had
 }
 
-// leased calls do for each run that the keeper watches, with the time when the last
-// renewal of its lease was sent. The mu of its part is held.
+// leased calls do for each run in lease mode, with the time when its last renewal was sent. It
+// holds the mu of the shard during the call.
 func (fs *inFlightCalls) leased(do func(r *Run, renewed time.Time)) {
 	for i := range fs.shards {
 		part := &fs.shards[i]
@@ -140,7 +140,7 @@ func (fs *inFlightCalls) runsHere(id store.ID) bool {
 	return f != nil && f.phase == running
 }
 
-// end says that the flight is over; en is shared with its followers if it may be.
+// end sets the phase to over. Followers get en if en.shared is set.
 func (fs *inFlightCalls) end(f *inFlight, en entry) {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -150,7 +150,7 @@ func (fs *inFlightCalls) end(f *inFlight, en entry) {
 		return
 	}
 	if f.followed {
-		shared := en // without followers none is made on the heap
+		shared := en // without followers, no allocation
 		f.result = &shared
 	}
 	f.setPhase(over)
@@ -159,7 +159,7 @@ func (fs *inFlightCalls) end(f *inFlight, en entry) {
 	}
 }
 
-// turn changes the phase and wakes the followers. The caller holds the mu of its part.
+// setPhase wakes the followers. The caller holds the mu of the shard.
 func (f *inFlight) setPhase(to phase) {
 	f.phase = to
 	if f.changed != nil {
@@ -168,8 +168,8 @@ func (f *inFlight) setPhase(to phase) {
 	}
 }
 
-// look returns the flight's phase, its fingerprint and result, and a channel
-// that is closed when the phase changes.
+// state returns the phase, fingerprint and result, and a channel that is closed when the phase
+// changes.
 func (fs *inFlightCalls) state(f *inFlight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
 	part := fs.shard(f.id)
 	part.mu.Lock()
@@ -183,17 +183,16 @@ func (fs *inFlightCalls) state(f *inFlight) (ph phase, fp store.Fingerprint, en 
 	return f.phase, f.fingerprint, en, f.changed
 }
 
-// errTryAgain: the flight that was followed ended in a way that says nothing
-// about this call.
+// errTryAgain means that the end of the followed call says nothing about this call.
 var errTryAgain = errors.New("try again")
 
-// tryEnter leads the flight, or follows it past its entering.
+// tryEnter leads the call, or follows it until it runs or is over.
 func (e *Engine) tryEnter(ctx context.Context, t *request, f *inFlight, leader bool, lead func(*inFlight) (entry, error)) (en entry, err error) {
 	if !leader {
 		return e.follow(ctx, t, f)
 	}
 	inside := false
-	defer func() { // also when lead panics
+	defer func() { // also if lead panics
 		if inside {
 			return
 		}
@@ -204,27 +203,27 @@ func (e *Engine) tryEnter(ctx context.Context, t *request, f *inFlight, leader b
 	return en, err
 }
 
-// share makes of the entry what the followers of the flight may be told.
+// share returns the entry for the followers.
 func (en entry) share(err error) entry {
 	switch KindOf(err) {
 	case 0:
 		en.shared = err == nil && en.rec.State != store.None
 	case KindStore, KindDamaged:
-		// It failed for the followers, too: taking turns at a store that hangs
-		// would not help.
+		// Followers get the error, too. Calling a failing store one after the other would not
+		// help.
 		en.err, en.shared = err, true
 	case KindMismatch:
-		// The record refuses all that ask for something else. A transaction of another
-		// process need not say what it asks for.
+		// The record rejects every other fingerprint. A transaction of another process may not
+		// show its fingerprint.
 		en.refuses, en.shared = true, en.rec.State != store.None && (en.rec.Fence != 0 || en.rec.Fingerprint != (store.Fingerprint{}))
 	}
 	return en
 }
 
-// follow waits until the flight's leader has entered, for as long as a store
-// call may take or the caller wants to wait, in all that a call follows.
+// follow waits until the leader runs or is over. The time limit is 1.5 × StoreTimeout or the
+// caller's Wait, whichever is longer, for all calls that this call follows.
 func (e *Engine) follow(ctx context.Context, t *request, f *inFlight) (entry, error) {
-	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
+	refuse := func(cause error) (entry, error) { // this call has sent nothing
 		rec := store.Record{ID: f.id, State: store.Running}
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
 		return entry{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
@@ -245,7 +244,7 @@ func (e *Engine) follow(ctx context.Context, t *request, f *inFlight) (entry, er
 		case ph == running:
 			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil
 		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
-			return entry{}, errTryAgain // it was the leader's request that does not stand
+			return entry{}, errTryAgain // only the leader's request was rejected
 		case ph == over && shared.shared:
 			shared.granted = false
 			return shared, shared.err

@@ -11,62 +11,62 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Outcome is how an operation ended. It explains itself: what has stored it need
-// not be what reads it. The zero Outcome is a success without a result. Do and workers
-// store a value as its JSON in Body, and a failure as its text.
+// Outcome is the result of an operation. Any adapter can read it, not only the adapter that
+// stored it. The zero Outcome is a success without a result. Do and workers store a value as
+// JSON in Body, and a failure as its text.
 type Outcome struct {
-	// Failed says that the operation failed; every retry gets the same failure.
+	// Failed says that the operation failed. Every retry gets the same failure.
 	Failed bool
-	// Gone marks an outcome without its result: it was too large to be kept, or it
-	// has expired. The operation still never runs again.
+	// Gone says that the result was discarded, because it was too large or has expired. The
+	// operation does not run again.
 	Gone bool
-	// Reason says why it failed.
+	// Reason is the cause of a failure.
 	Reason store.Reason
-	// Adapter is what can replay it exactly.
-	Adapter store.Adapter
-	// Status is as in HTTP, 0 where there is none.
+	// Face is the adapter that stored the outcome, and that can replay it exactly.
+	Face store.Face
+	// Status is an HTTP status, or 0 if there is none.
 	Status int
-	// Type is the media type of Body, "" where it is not known.
+	// Type is the media type of Body, or "" if it is unknown.
 	Type string
-	// Header and Trailer are those of a response. They are stored in the order of their
-	// names, and the values of a name that is there twice under one. There are at most
-	// MaxFields fields and values.
+	// Header and Trailer are the fields of a response. They are stored sorted by name, and each
+	// name once, with all its values. Together they have at most MaxFields fields and values
+	// (4096).
 	Header, Trailer []store.Field
-	// Body is what retries get, byte for byte.
+	// Body is returned to retries byte for byte.
 	Body []byte
-	// Trace is the W3C traceparent of the run, "" for none. It is left out where the
-	// outcome would be larger than Policy.MaxResult with it.
+	// Trace is the W3C traceparent of the run, or "" for none. It is dropped if the outcome
+	// would be larger than Policy.MaxResult with it.
 	Trace string
 
-	policy *Policy // that reads it, if it has codecs of its own
+	policy *Policy // for Decode, if it has codecs
 }
 
 const textType = "text/plain; charset=utf-8"
 
-// outcomeOf returns the outcome that Do stores for what its function returned, and the
-// error that its caller gets then, if any.
+// outcomeOf returns the outcome that Do stores for its function's value. The error is for the
+// caller of Do, if the value cannot be encoded.
 func (p *Policy) outcomeOf(v any) (Outcome, error) {
 	mediaType, b, err := coding.Encode(p.Values, v)
 	if err != nil {
-		// The effect has happened; only its result cannot be kept.
+		// The effect has happened, so only the result is discarded.
 		return Outcome{Gone: true}, &Error{Kind: KindExpired, Execution: Executed, Cause: err}
 	}
 	return Outcome{Adapter: store.AdapterGo, Status: 200, Type: mediaType, Body: b}, nil
 }
 
-// failure is the outcome of an operation that failed with err.
+// failure returns the outcome of an operation that failed with err.
 func (p *Policy) failure(err error) Outcome {
 	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 		return Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	out := Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
-	if out.size() > p.MaxResult { // as in fit: the first caller gets what is stored
+	out := Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+	if out.size() > p.MaxResult { // as in fit, so that the first caller gets the stored error
 		out.Trailer = nil
 	}
 	return out
 }
 
-// readBy returns the outcome, which Decode then reads with the policy's codecs.
+// readBy returns the outcome with the policy whose codecs Decode must use.
 func (o Outcome) readBy(p *Policy) Outcome {
 	if o.policy = nil; p.Values != codec.JSON() || p.Errors != nil {
 		o.policy = p
@@ -74,7 +74,7 @@ func (o Outcome) readBy(p *Policy) Outcome {
 	return o
 }
 
-// reasons are the causes of failures that no handler has worded.
+// reasons are the errors of failures that no handler returned.
 var reasons = map[store.Reason]error{
 	store.ReasonPanicked:  errors.New("the handler panicked"),
 	store.ReasonTimedOut:  ErrRunTimeout,
@@ -83,11 +83,13 @@ var reasons = map[store.Reason]error{
 	store.ReasonResolved:  errors.New("it was resolved as failed"),
 }
 
-// Decode stores the value of a completed outcome in what v points to, or nothing where
-// there is none: a body that is JSON, or, of an outcome that an engine has returned, what
-// Policy.Values reads. The error of a failed one is of kind
-// KindFailed: with its text, or by its reason. Other errors are of kind KindExpired, or
-// KindForeign, where the outcome is another adapter's and cannot be told as a value.
+// Decode stores the value of a completed outcome in the variable that v points to. It decodes a
+// JSON body. For an outcome that an engine returned, it decodes with Policy.Values. If the
+// outcome has no value, it leaves v unchanged.
+//
+// If the operation failed, the error is of KindFailed, with the stored text or the text of its
+// Reason. Other errors are of KindExpired, or of KindForeign if the outcome was stored by
+// another adapter and cannot be converted to this type.
 func (o Outcome) Decode(v any) error {
 	p := cmp.Or(o.policy, &defaultPolicy)
 	switch {
@@ -110,7 +112,7 @@ func (o Outcome) Decode(v any) error {
 	}
 }
 
-// cause is the error that a failed outcome tells of.
+// cause returns the stored error of a failed outcome.
 func (o Outcome) cause(p *Policy) error {
 	switch {
 	case !o.Reason.Returned():
@@ -125,8 +127,8 @@ func (o Outcome) cause(p *Policy) error {
 	return fmt.Errorf("the outcome has the status %d", o.Status)
 }
 
-// execution answers "did it execute?" for an outcome of an operation that was begun. A
-// failed run may have had its effect before it failed.
+// execution answers "did it execute?" for an outcome of an operation that has run. A failed run
+// may have had its effect before it failed.
 func (o Outcome) execution() Execution {
 	switch {
 	case o.Reason == store.ReasonNoEffect:

@@ -16,65 +16,64 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// maxProgress bounds the message of a progress, in bytes: notes of steps have the room.
+// maxProgress limits the message of a progress report, in bytes. The rest of the record is for
+// the results of steps.
 const maxProgress = 1 << 10
 
-// progressEvery is how often progress is written at most.
+// progressEvery is the least time between two writes of progress.
 const progressEvery = time.Second
 
-// notes are what the runs of an operation store in its record.
+// notes are the stored progress and steps of an operation.
 type notes struct {
 	Progress store.Progress  `json:"progress,omitzero"`
 	Steps    map[string]step `json:"steps,omitempty"`
 }
 
-// step is what is known of a step.
+// step is the stored state of a step.
 type step struct {
-	Done   bool            `json:"done,omitempty"` // else it was begun, to run once
+	Done   bool            `json:"done,omitempty"` // false: a StepOnce has begun
 	Result json.RawMessage `json:"result,omitempty"`
-	Type   string          `json:"type,omitempty"` // of Body, which is there instead of a result that is JSON
+	Type   string          `json:"type,omitempty"` // of Body, which replaces Result if the value is not JSON
 	Body   []byte          `json:"body,omitempty"`
 }
 
-// notebook is a run's copy of its notes.
+// stepState is a run's copy of its stored steps.
 type stepState struct {
-	mu      sync.Mutex // held while the store is asked: notes are written one by one
+	mu      sync.Mutex // held during store calls, so that writes are in order
 	loaded  bool
-	version uint64 // of the last that were sent to the store
-	marked  bool   // the store may have it that the run is Repeatable
+	version uint64 // of the last write that was sent to the store
+	marked  bool   // the stored record may say that the run is Repeatable
 	notes   notes
-	saved   time.Time           // when progress was written last
-	taken   map[string]struct{} // names of steps that this attempt is in, or is past
-	unknown error               // what is in the store is not known: nothing may be written over it
+	saved   time.Time           // when progress was last written
+	taken   map[string]struct{} // names that this attempt has used
+	unknown error               // the stored steps are unknown, so nothing may be written over them
 }
 
-// Step runs fn as one phase of the operation that ctx belongs to, and keeps its
-// result, as Policy.Values encodes it, with the operation's record under the run's fence: a later
-// attempt gets that result and continues after it. If its end was not noted, the next
-// attempt runs it again: doing it twice must have one effect, else it is for StepOnce.
-// Names tell the steps of an
-// operation apart: 1 to MaxName bytes of UTF-8, the same in every attempt, and
-// another one for each step of an attempt, as in a loop: one that it is in, or is
-// past, is refused.
+// Step runs fn as one step of the operation of ctx. It stores fn's result under the run's
+// fence, encoded by Policy.Values. A later attempt gets the stored result and does not call fn
+// again. If the result was not stored, the next attempt calls fn again. Running fn twice must
+// therefore have one effect; otherwise use StepOnce.
 //
-// An error of fn is returned as it is, and no result kept: the next attempt runs
-// the step again. A failure that is to be kept (a declined card) is a value.
+// name identifies the step within the operation: 1 to MaxName bytes (255) of UTF-8. It must be
+// the same in every attempt. Reusing a step name within an attempt, as in a loop, is an error.
 //
-// Other errors are *Errors of kind KindInvalid (no run in ctx, no such store, a name
-// used twice), KindFenced (the run is stale), KindDamaged or KindStore: the handler should return
-// them.
+// Step returns an error of fn unchanged and stores no result. The next attempt runs the step
+// again. If a failure must be stored, such as a declined card, return it as a value.
+//
+// Other errors are *Errors of kind KindInvalid, KindFenced (the run has lost its claim),
+// KindDamaged or KindStore. KindInvalid means that ctx has no run, the store does not support
+// steps, or the name was used twice. The handler should return these errors.
 func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
 	return takeStep(ctx, name, false, fn)
 }
 
-// StepOnce is Step for what must not be repeated. When a run has begun it and its end was
-// not noted, the step is in doubt: the error is of kind KindUnknown, now and in a later
-// attempt, and the operation is marked unknown as Unknown when its handler has returned. The step
-// runs again only if a verifier or an operator says that it did not happen (see
-// ItDidNotHappen).
+// StepOnce is Step for an effect that must not be repeated. A StepOnce is unresolved if it has
+// begun and its end is not stored. Then the error is of KindUnknown, in this attempt and in
+// later ones. The operation becomes Unknown when its handler returns. The step runs again only
+// if a verifier or an operator states that it had no effect (see ItDidNotHappen).
 //
-// An error of fn leaves doubt, unless it is Retryable, which says that nothing has
-// happened (an *Error of another operation is not).
+// If fn returns an error, the step stays unresolved, unless the error is Retryable, which
+// states that nothing happened. An *Error of another operation is not Retryable.
 func StepOnce[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
 	return takeStep(ctx, name, true, fn)
 }
@@ -109,7 +108,7 @@ func takeStep[T any](ctx context.Context, name string, once bool, fn func(contex
 	return v, err
 }
 
-// done is the note of a step that has returned v.
+// done returns the stored form of a completed step with the value v.
 func (p *Policy) done(v any) (*step, error) {
 	mediaType, body, err := coding.Encode(p.Values, v)
 	if mediaType == "application/json" && json.Valid(body) {
@@ -118,7 +117,7 @@ func (p *Policy) done(v any) (*step, error) {
 	return &step{Done: true, Type: mediaType, Body: body}, err
 }
 
-// recall stores in v what a step has returned.
+// recall decodes the stored value of a step into v.
 func (p *Policy) recall(s *step, v any) error {
 	if s.Type != "" {
 		return coding.Decode(p.Values, s.Type, s.Body, v)
@@ -126,9 +125,9 @@ func (p *Policy) recall(s *step, v any) error {
 	return coding.Decode(p.Values, "application/json", s.Result, v)
 }
 
-// enterStep finds the result of an earlier attempt, or what it left in doubt, and
-// stores that a step which must not be repeated begins. Unless the step is past,
-// or there is an error, leaveStep is to be called.
+// enterStep returns past if an earlier attempt has completed the step, and decodes its value.
+// It fails if a StepOnce is unresolved. Otherwise, it stores that a StepOnce begins. If it
+// returns neither past nor an error, the caller must call leaveStep.
 func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, once bool, v any) (past bool, err error) {
 	s, err := r.recall(ctx, ws, name)
 	if err != nil {
@@ -142,7 +141,7 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, on
 	switch {
 	case s != nil && s.Done:
 		if err := r.p.recall(s, v); err != nil {
-			return true, damaged(fmt.Errorf("the result of the step %q does not fit a %T: %T", name, v, err)) // err quotes it
+			return true, damaged(fmt.Errorf("the result of the step %q does not fit a %T: %T", name, v, err)) // err would quote the value
 		}
 		return true, nil
 	case s != nil && once:
@@ -155,8 +154,8 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, on
 	return false, nil
 }
 
-// beginOnce stores that a step which must not be repeated begins. From then on
-// the run can only be marked unknown, until it is noted how the step ended.
+// beginOnce stores that a StepOnce begins. Until its end is stored, the operation can only
+// become unknown.
 func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) error {
 	r.mu.Lock()
 	if r.ended || r.committing {
@@ -166,7 +165,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	r.doubt(name)
 	r.mu.Unlock()
 	err := r.note(ctx, ws, name, &step{})
-	if err != nil { // it does not begin
+	if err != nil { // the step does not begin
 		r.mu.Lock()
 		delete(r.openSteps, name)
 		r.mu.Unlock()
@@ -174,7 +173,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	return err
 }
 
-// doubt notes that only MarkUnknown may end the run. The caller holds r.mu.
+// doubt marks a step as unresolved, so that only Park may end the run. The caller holds r.mu.
 func (r *Run) doubt(name string) {
 	if r.openSteps == nil {
 		r.openSteps = make(map[string]struct{})
@@ -182,7 +181,7 @@ func (r *Run) doubt(name string) {
 	r.openSteps[name] = struct{}{}
 }
 
-// StepTx is Step in a transaction: what fn writes through tx and the result are committed
+// StepTx is Step in a transaction. The writes of fn through tx and the result are committed
 // together, so the step has its effect once.
 func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn func(context.Context, Tx) (T, error)) (v T, err error) {
 	r, _, err := stepping(ctx, name)
@@ -203,14 +202,14 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	defer func() { r.leaveStep(name, past) }()
 	b := &r.steps
 	locked := false
-	defer func() { // also when fn panics
+	defer func() { // also if fn panics
 		if locked {
 			b.mu.Unlock()
 		}
 	}()
 	var theirs error
 	var after notes
-	committing := false // from then on an error says nothing of what is in the store
+	committing := false // if true, an error leaves the stored steps unknown
 	err = ws.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		if v, theirs = fn(ctx, tx); theirs != nil {
 			return theirs
@@ -219,7 +218,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 		if err != nil {
 			return err
 		}
-		b.mu.Lock() // until the transaction has ended: nothing is written beside it
+		b.mu.Lock() // until the transaction has ended, so that no other write is concurrent
 		locked = true
 		after = b.notes.with(name, s)
 		packed, err := r.packNotes(after)
@@ -246,9 +245,9 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	return v, nil
 }
 
-// Progress tells those who ask for the operation's Status how far the run has
-// come. It is written at most once a second, and with the result of a step; what
-// comes in between is kept for then. A message is cut to 1 KiB. Errors are those of Step.
+// Progress stores the run's progress for readers of the operation's Status. fraction is 0 to 1.
+// It is written at most once a second, and with the result of a step. The last progress within
+// a second is written with the next write. A message is cut to 1 KiB. Errors are those of Step.
 func (r *Run) Progress(ctx context.Context, fraction float64, message string) error {
 	ws, err := r.e.workStore()
 	if err != nil {
@@ -269,8 +268,8 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 	return r.save(ctx, ws, b.notes)
 }
 
-// recall takes a step's name for this attempt, and finds what is known of the step
-// from earlier ones; nil for nothing.
+// recall reserves a step's name for this attempt, and returns its stored state from earlier
+// attempts, or nil.
 func (r *Run) recall(ctx context.Context, ws store.WorkStore, name string) (*step, error) {
 	b := &r.steps
 	b.mu.Lock()
@@ -291,8 +290,7 @@ func (r *Run) recall(ctx context.Context, ws store.WorkStore, name string) (*ste
 	return nil, nil
 }
 
-// leaveStep ends a step of this attempt. Unless it is past, the attempt may try it
-// again.
+// leaveStep ends a step of this attempt. Unless it is past, the attempt may use the name again.
 func (r *Run) leaveStep(name string, past bool) {
 	if past {
 		return
@@ -316,7 +314,7 @@ func stepping(ctx context.Context, name string) (*Run, store.WorkStore, error) {
 	return r, ws, err
 }
 
-// load reads the notes of earlier attempts. The caller holds the book's mu.
+// load reads the stored steps of earlier attempts. The caller holds r.steps.mu.
 func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	if r.steps.loaded {
 		return r.steps.unknown
@@ -346,9 +344,9 @@ func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	return nil
 }
 
-// notes returns those of a record.
+// notes decodes the progress and steps of a record.
 func (e *Engine) notes(rec store.Record) (n notes, err error) {
-	if len(rec.Notes.Data) == 0 { // of which no more is known than how many attempts count
+	if len(rec.Notes.Data) == 0 { // the version may still count uncounted attempts
 		return n, nil
 	}
 	plain, err := e.sealer.unwrap(rec.ID, sealedNotes, rec.Notes.Data)
@@ -361,10 +359,9 @@ func (e *Engine) notes(rec store.Record) (n notes, err error) {
 	return n, nil
 }
 
-// doubt returns the name of a step that was begun, to run once, and whose end was
-// not seen; "" if there is none.
+// doubt returns the name of an unresolved StepOnce, or "" if there is none.
 func (n notes) doubt() (first string) {
-	for name, s := range n.Steps { // the same one each time
+	for name, s := range n.Steps { // the first by name, so that each call returns the same one
 		if !s.Done && (first == "" || name < first) {
 			first = name
 		}
@@ -372,7 +369,7 @@ func (n notes) doubt() (first string) {
 	return first
 }
 
-// with returns the notes with one of their steps changed, or struck if s is nil.
+// with returns a copy of the notes with one step changed, or removed if s is nil.
 func (n notes) with(name string, s *step) notes {
 	steps := maps.Clone(n.Steps)
 	if steps == nil {
@@ -387,7 +384,7 @@ func (n notes) with(name string, s *step) notes {
 	return n
 }
 
-// note writes a step down, or strikes it if s is nil.
+// note stores a step, or removes it if s is nil.
 func (r *Run) note(ctx context.Context, ws store.WorkStore, name string, s *step) error {
 	b := &r.steps
 	b.mu.Lock()
@@ -408,12 +405,12 @@ func (r *Run) note(ctx context.Context, ws store.WorkStore, name string, s *step
 	return nil
 }
 
-// save writes notes. The caller holds the book's mu.
+// save writes the notes. The caller holds r.steps.mu.
 func (r *Run) save(ctx context.Context, ws store.WorkStore, n notes) error {
 	return r.saveAs(ctx, ws, n, r.repeats(n))
 }
 
-// repeats reports whether the run may be repeated that has noted this down.
+// repeats reports whether a worker may repeat the run once n is stored.
 func (r *Run) repeats(n notes) bool { return r.repeatable && n.doubt() == "" }
 
 func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatable bool) error {
@@ -431,8 +428,8 @@ func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatabl
 	return nil
 }
 
-// unrepeatable makes a run that was taken as repeatable one that is marked unknown when its
-// lease runs out.
+// unrepeatable clears the stored Repeatable mark, so that the record becomes unknown when its
+// lease expires.
 func (r *Run) unrepeatable(ctx context.Context) error {
 	if !r.repeatable {
 		return nil
@@ -450,8 +447,7 @@ func (r *Run) unrepeatable(ctx context.Context) error {
 	return r.saveAs(ctx, ws, b.notes, false)
 }
 
-// packNotes prepares the run's next notes for the store. The caller holds the
-// book's mu.
+// packNotes encodes the run's next notes for the store. The caller holds r.steps.mu.
 func (r *Run) packNotes(n notes) (store.Notes, error) {
 	next := (r.steps.version/reports + 1) * reports
 	packed, err := r.e.packNotes(r.rec.ID, next, n)
@@ -461,7 +457,7 @@ func (r *Run) packNotes(n notes) (store.Notes, error) {
 	return packed, err
 }
 
-// packNotes prepares notes for the store.
+// packNotes encodes notes for the store.
 func (e *Engine) packNotes(id store.ID, version uint64, n notes) (store.Notes, error) {
 	plain, err := json.Marshal(n)
 	if err != nil {
@@ -473,7 +469,7 @@ func (e *Engine) packNotes(id store.ID, version uint64, n notes) (store.Notes, e
 	return store.Notes{Version: version, Data: e.sealer.wrap(id, sealedNotes, plain)}, nil
 }
 
-// saveError is the handler's error for notes that could not be read or written.
+// saveError returns the handler's error for a failed read or write of the steps.
 func (r *Run) saveError(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own

@@ -13,19 +13,19 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// TxEngine runs operations in transactions of type Tx, which hold the business writes
-// and the outcome. It is safe for concurrent use. WithTx makes one.
+// TxEngine runs operations in transactions of type Tx, which hold the business writes and the
+// outcome. It is safe for concurrent use. WithTx returns one.
 type TxEngine[Tx any] struct {
 	e      *Engine
 	s      store.TxStore[Tx]
-	works  store.WorkTxStore[Tx]  // s, if it keeps work, or is in front of one that does
-	groups store.GroupTxStore[Tx] // likewise
+	works  store.WorkTxStore[Tx]  // s, or the store that it wraps; nil if it does not support jobs
+	groups store.GroupTxStore[Tx] // nil if not supported
 }
 
-// WithTx returns e with the transactions of s. s must be the store that e was made
-// over, or that store with transactions of another type, as postgres.OverSQL makes it;
-// any other one is an *Error of kind KindInvalid: the record and the business writes
-// would be in two databases.
+// WithTx returns a TxEngine for e with the transactions of s. s must be the store of e. It may
+// also be that store with transactions of another type, such as the result of postgres.OverSQL.
+// Any other store fails with an *Error of KindInvalid, because record and business writes would
+// be in two databases.
 func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 	switch {
 	case e == nil:
@@ -42,7 +42,7 @@ func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 	return t, nil
 }
 
-// same reports whether both stores keep the same records, as far as can be told.
+// same reports whether both stores have the same records. Stores that are not comparable pass.
 func same(a, b store.Store) bool {
 	a, b = store.Base(a), store.Base(b)
 	return !reflect.TypeOf(a).Comparable() || !reflect.TypeOf(b).Comparable() || a == b
@@ -54,10 +54,10 @@ func (t *TxEngine[Tx]) Engine() *Engine { return t.e }
 // Store returns the store whose transactions they are.
 func (t *TxEngine[Tx]) Store() store.TxStore[Tx] { return t.s }
 
-// InTx runs fn in a transaction and commits it, for Accept and for steps of one's own.
-// If fn returns an error or panics, it rolls back and returns that error, or the panic
-// continues. Any other error wraps store.ErrNotDone, or says that the fate of the commit
-// is not known.
+// InTx runs fn in a transaction and commits it. Use it for Accept and for your own writes. If
+// fn returns an error or panics, InTx rolls back. Then it returns fn's error, or the panic
+// continues. Any other error wraps store.ErrNotDone, or says that the result of the commit is
+// unknown.
 func (t *TxEngine[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
 	ws, err := t.workStore()
 	if err != nil {
@@ -73,23 +73,21 @@ func (t *TxEngine[Tx]) workStore() (store.WorkTxStore[Tx], error) {
 	return nil, invalid("the store %T keeps no work in transactions of type %v", t.s, reflect.TypeFor[Tx]())
 }
 
-// DoTx is Do in one transaction: what fn
-// writes through tx and the outcome become durable together or not at all. A
-// crash leaves nothing behind, so a retry runs at once and never finds an
-// unknown outcome.
+// DoTx is Do in one transaction. The writes of fn through tx and the outcome become durable
+// together or not at all. A crash leaves nothing behind, so a retry runs at once and never
+// finds an unknown outcome.
 //
-// If fn returns an error or panics, everything is rolled back; the error is of
-// kind KindRetryable, and a retry runs fn again. A failure that retries should
-// see (a declined card) is a value, not an error. fn must not commit or roll
-// back tx, and must have no effects outside of it. One call of DoTx may call fn
-// more than once, each time with a new transaction, where the one before was in
-// vain.
+// If fn returns an error or panics, everything is rolled back. The error is of KindRetryable,
+// and a retry runs fn again. If retries must see a failure, such as a declined card, return it
+// as a value. fn must not commit or roll back tx, and must have no effects outside it. If a
+// transaction is rolled back because of a conflict, the same call of DoTx may call fn again
+// with a new transaction.
 func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(context.Context, Tx) (T, error)) (Result[T], error) {
 	var res Result[T]
 	var outErr error
 	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
 		if res.Value, err = fn(ctx, tx); err != nil {
-			outErr = &Error{Kind: KindFailed, Cause: err} // if it is Permanent
+			outErr = &Error{Kind: KindFailed, Cause: err} // for an error that is Permanent
 			return Outcome{}, err
 		}
 		out, outErr = te.e.policyOf(op.Class).outcomeOf(res.Value)
@@ -100,23 +98,25 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 	}
 	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
 	if res.Replayed {
-		res.Value = *new(T) // nothing of a transaction that was without effect
+		res.Value = *new(T) // the value may come from a transaction that was rolled back
 		return res, run.decode(&res.Value)
 	}
 	return res, firstError(run.Outcome(), outErr)
 }
 
-// Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
-// store with it; FromContext(ctx) is its run. An error of fn rolls back, as
-// does Declare(NotExecuted): the error returned is of kind KindRetryable and wraps
-// it. If it is Permanent, a second transaction settles it as failed, with
-// store.ReasonNoEffect unless it is Repeatable too: then it may have had an effect outside of the transaction. The run returned has ended; Replayed tells whether fn's outcome stands or
-// an earlier one. fn may be called more than once, each time with a new
-// transaction, where the one before was without effect; the outcome that stands is that
-// of the last call.
+// Run claims the operation, calls fn and stores its outcome, all in one transaction.
+// FromContext(ctx) in fn returns the run. fn may be called more than once, each time with a new
+// transaction, if the one before was rolled back because of a conflict. The outcome of the last
+// call counts.
 //
-// If the transaction's fate could not be found out, the error is of kind
-// KindUnknown; a retry will find out.
+// If fn returns an error, or declares NotExecuted, Run rolls back. The error is of
+// KindRetryable and wraps fn's error. If fn's error is Permanent, a second transaction stores
+// it as failed. The reason is store.ReasonNoEffect, unless the error is Repeatable, too. A
+// Repeatable error may follow an effect outside the transaction.
+//
+// The returned Lease has ended. Replayed reports whether its outcome comes from an earlier run.
+// If the result of the commit is unknown, the error is of KindUnknown. A retry finds the
+// result.
 func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	var failed *Outcome
 	run, err := te.run(ctx, op, func(ctx context.Context, tx Tx) (Outcome, error) {
@@ -130,9 +130,9 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 		}
 		return out, err
 	})
-	if failed != nil && KindOf(err) == KindRetryable { // it was rolled back
+	if failed != nil && KindOf(err) == KindRetryable { // and rolled back
 		return te.run(context.WithoutCancel(ctx), op, func(ctx context.Context, _ Tx) (Outcome, error) {
-			if FromContext(ctx).Attempt() != 1 && failed.Reason == store.ReasonNoEffect { // another run came in between
+			if FromContext(ctx).Attempt() != 1 && failed.Reason == store.ReasonNoEffect { // another run came between the two transactions
 				failed.Reason = store.ReasonNone
 			}
 			return *failed, nil
@@ -141,7 +141,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 	return run, err
 }
 
-// run is Run without a second transaction for what is Permanent.
+// run is Run without the second transaction for a Permanent error.
 func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	e := te.e
 	t, err := e.newRequest(ctx, op)
@@ -152,11 +152,11 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
-		if en.granted { // Running under our owner, though the function was not called
+		if en.granted { // the record is Running with our owner, but fn was not called
 			return entry{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 				Cause: errors.New("the store found a run of this very call")}
 		}
-		if tr.run != nil { // it ran: followers get its result
+		if tr.run != nil { // fn was called, so followers get its result
 			en.granted = err == nil && en.rec.Owner == t.req.Owner
 			en.shared = err == nil
 			if en.granted {
@@ -171,19 +171,22 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 	if !en.granted {
 		return e.replay(ctx, t, en.rec)
 	}
-	// A new one: goroutines that fn left behind may still read the other.
+	// A new Run, because goroutines that fn started may still read the other one.
 	run := &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
 	return &Lease{Run: run, ForgottenAt: t.forgotten(en.rec)}, nil
 }
 
-// Settle writes the outcome of a run of Begin inside the caller's own
-// transaction, so that it commits with the caller's writes. On an error,
-// KindFenced among them, and KindUnknown while a StepOnce is in doubt, the caller must
-// roll back. The run itself continues until
-// it is told how the transaction ended: after a commit by r.Settle with the same
-// outcome, which then only releases it; after a rollback by r.Release, if
-// nothing else has happened, or by r.Settle. After a commit whose reply was lost
-// it is not known: a second transaction is fenced if the first has committed.
+// Settle stores the outcome of a run of Begin inside the caller's own transaction, so that it
+// commits with the caller's writes. If Settle returns an error, the caller must roll back. The
+// error is of KindFenced or KindUnknown, among others. KindUnknown also means that a StepOnce
+// is unresolved.
+//
+// The run stays open until the caller ends it, in one of these ways:
+//
+//   - After a commit: call r.Settle with the same outcome. It only ends the run.
+//   - After a rollback: call r.Settle, or r.Release if nothing else has happened.
+//   - After an unacknowledged commit: use a second transaction. It fails with KindFenced if the
+//     first has committed.
 func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
 	switch {
 	case !same(r.e.store, te.s) || r.transactional || r.settling():
@@ -213,32 +216,32 @@ type txRun[Tx any] struct {
 	t       *request
 	fn      func(context.Context, Tx) (Outcome, error)
 	f       *inFlight
-	stop    func() bool // from then on the caller's leaving ends nothing
-	run     *Run        // once fn was called
-	outcome Outcome     // what fn returned
+	stop    func() bool // after it, the end of the caller's context has no effect
+	run     *Run        // set when fn is called
+	outcome Outcome     // returned by fn
 }
 
-// errRolledBack wraps what fn returned, to tell it from the store's errors.
+// errRolledBack wraps fn's error, to distinguish it from the store's errors.
 type errRolledBack struct{ cause error }
 
 func (e errRolledBack) Error() string { return "rolled back" }
 
-// claim is Engine.claim for a transaction: it claims, runs and settles.
+// claim claims, runs and settles in one transaction.
 func (tr *txRun[Tx]) claim(ctx context.Context, t *request) (store.Record, error) {
 	fault.At(fault.ClaimBefore)
-	tr.run = nil // of a round before, which another claim has overtaken
+	tr.run = nil // of an earlier round, which lost to another claim
 	rec, err := tr.transact(ctx)
 	return tr.report(ctx, rec, err)
 }
 
-// transact runs the store's transaction. Until fn is called the caller's leaving
-// ends it; from then on it does not.
+// transact runs the store's transaction. The end of the caller's context ends it only until fn
+// is called.
 func (tr *txRun[Tx]) transact(caller context.Context) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), tr.e.o.StoreTimeout+tr.t.p.RunTimeout)
 	defer cancel()
 	tr.stop = context.AfterFunc(caller, cancel)
 	defer tr.stop()
-	defer func() { // also when fn panics
+	defer func() { // also if fn panics
 		if tr.run != nil {
 			tr.run.cancel(nil)
 		}
@@ -246,8 +249,7 @@ func (tr *txRun[Tx]) transact(caller context.Context) (store.Record, error) {
 	return tr.s.RunTx(ctx, tr.t.req, tr.t.p.Retention, tr.call)
 }
 
-// report tells the observer how the transaction ended, and makes the
-// caller's error.
+// report sends the end of the transaction to the observer, and returns the caller's error.
 func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (store.Record, error) {
 	e, t := tr.e, tr.t
 	var rolledBack errRolledBack
@@ -255,7 +257,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 	case err == nil:
 		switch {
 		case tr.run == nil:
-		case rec.Owner != t.req.Owner: // another was faster
+		case rec.Owner != t.req.Owner: // another run has settled first
 			tr.released(ctx)
 		default:
 			e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State,
@@ -289,18 +291,18 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 	}
 }
 
-// released tells the observer that the run was rolled back.
+// released sends the rollback to the observer.
 func (tr *txRun[Tx]) released(ctx context.Context) {
 	ended := tr.run.rec
 	ended.State = store.Retryable
 	tr.e.observe(ctx, tr.t.event(observe.Released, ended, nil))
 }
 
-// call is called by the store, inside its transaction.
+// call runs inside the store's transaction.
 func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 	e, t := tr.e, tr.t
 	if !tr.stop() {
-		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
+		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller's context has ended
 	}
 	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
@@ -325,19 +327,24 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	return run.sealed(out), nil
 }
 
-// errGroup makes the store roll back.
+// errGroup makes the store roll back the group.
 var errGroup = errors.New("the group is not committed")
 
-// RunGroup tries to run many operations in one transaction: one commit instead of many. It
-// is for operations that only write, and quickly: they run one after the other, and hold
-// what they lock until the last has ended. fn is called as by Run, for the i-th
-// operation; all together have the longest RunTimeout of their policies.
+// RunGroup runs many operations in one transaction, with one commit. Use it for short
+// operations that only write. They run one after the other, and hold their locks until the last
+// has ended. RunGroup calls fn as Run does, for the i-th operation. The group's time limit is
+// the longest RunTimeout of its policies. A group has at most store.MaxGroup operations (1000).
 //
-// It runs only what has not run and is not running, and commits all of it or
-// nothing. The run of an operation that was not committed is nil: it is for Run,
-// which also finds out what became of it. That is all of them if one returned an
-// error or panicked (which continues), declared that nothing happened or emitted
-// messages, or if the commit failed; so fn may be called again.
+// RunGroup runs only operations that have not run and are not running. It commits all of them
+// or none. If an operation was not committed, its Lease is nil. Call Run for it; Run also finds
+// out its state. No operation is committed if one of them does the following, or if the commit
+// fails:
+//
+//   - It returns an error or panics. Then the panic continues.
+//   - It declares NotExecuted or MayHaveExecuted.
+//   - It emits messages.
+//
+// fn may therefore be called again for the same operation.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))
 	if te.groups == nil {
@@ -351,7 +358,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 	for _, t := range g.tickets {
 		longest = max(longest, t.p.RunTimeout)
 	}
-	// From here on the caller's leaving ends nothing.
+	// From here on, the end of the caller's context has no effect.
 	bounded, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), e.o.StoreTimeout+longest, ErrRunTimeout)
 	defer cancel()
 	defer g.end()
@@ -391,7 +398,7 @@ type group struct {
 	begun   []*Run
 }
 
-// admit checks the operations; each is to be there once.
+// check validates the operations. It returns false if one occurs twice.
 func (g *group) check(ctx context.Context, ops []Op) bool {
 	seen := make(map[store.ID]bool, len(ops))
 	for _, op := range ops {
@@ -405,7 +412,7 @@ func (g *group) check(ctx context.Context, ops []Op) bool {
 	return len(ops) > 0
 }
 
-// begin makes the run that fn finds in its context.
+// begin makes the run in fn's context.
 func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
 	t := g.tickets[i]
 	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}

@@ -12,24 +12,24 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// awaitRest is how long, for each call of Await, they let the store rest: all of them
-// together ask it about 1,000 times a second at most, once they have waited a while.
+// awaitPausePerCall limits the load of all calls of Await. Together they read the store about
+// 1,000 times a second at most, once they have waited for some time.
 const awaitPausePerCall = time.Millisecond
 
-// bells tell calls of Await that an operation has ended in this process.
+// endSignals wakes calls of Await when an operation ends in this process.
 type endSignals struct {
-	calls atomic.Int64 // that have joined
+	calls atomic.Int64 // all calls of Await
 	mu    sync.Mutex
 	m     map[store.ID]*endSignal
 }
 
-// bell is that of one operation.
+// endSignal is the signal of one operation.
 type endSignal struct {
-	calls int           // of Await, for it
-	ended chan struct{} // closed when it has ended
+	calls int           // calls of Await for it
+	ended chan struct{} // closed when it ends
 }
 
-// join adds a call, which leaves with leave.
+// join registers a call; leave removes it.
 func (b *endSignals) join(id store.ID) (leave func()) {
 	b.calls.Add(1)
 	b.mu.Lock()
@@ -53,21 +53,21 @@ func (b *endSignals) join(id store.ID) (leave func()) {
 	}
 }
 
-// listen returns what is closed by the next ring. The caller has joined.
+// listen returns a channel that the next signal closes. The caller must have joined.
 func (b *endSignals) listen(id store.ID) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.m[id].ended
 }
 
-// ring is called with each event, which comes after what it tells was stored.
+// signal is called with each event, after the store has the change.
 func (b *endSignals) signal(ev observe.Event) {
 	switch ev.Kind {
 	case observe.Settled, observe.Resolved, observe.MarkedUnknown, observe.Cancelled, observe.Released, observe.Fenced:
 	default:
 		return
 	}
-	if b.calls.Load() == 0 { // one that comes now looks at the store after this
+	if b.calls.Load() == 0 { // a call that joins now reads the store afterwards
 		return
 	}
 	b.mu.Lock()
@@ -78,11 +78,12 @@ func (b *endSignals) signal(ev observe.Event) {
 	}
 }
 
-// Await is Status once the operation is settled or unknown, or there is none, or
-// when ctx has ended, and then without an error. It is told at once of what ends in this
-// process. It works on any store: one that cannot tell of changes is asked again and
-// again, twice a second at most once it has waited a while, and less often where more
-// than 500 wait. At most Options.MaxWaiters wait; others are answered at once.
+// Await waits until the operation is settled or unknown, or does not exist, and returns its
+// Status. If ctx ends first, it returns the current Status without an error. It returns at once
+// if the operation ends in this process. Await works on any store. It polls a store that cannot
+// watch a record, at most twice a second once it has waited for some time. With more than 500
+// calls, it polls less often. At most Options.MaxWaiters calls wait; further calls return the
+// current Status at once.
 func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
 	waiting := e.waiters.Add(1)
 	defer func() { e.waiters.Add(-1) }()
@@ -94,8 +95,8 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 	defer context.AfterFunc(e.ctx, cancel)()
 	defer e.ends.join(id)()
 	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitPausePerCall)) {
-		rung := e.ends.listen(id)   // before looking, so that nothing is missed
-		rec, err := e.read(ctx, id) // not its work and notes, each time
+		rung := e.ends.listen(id)   // before the read, so that no end is missed
+		rec, err := e.read(ctx, id) // cheaper than Status, which also reads job and steps
 		if err != nil {
 			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
 		}
@@ -111,9 +112,9 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 	}
 }
 
-// wait returns when it is worth trying to enter again, followed if because the
-// flight has ended, and KindInFlight when waiting is over or was not wanted. It
-// changes nothing in the store.
+// wait returns when the call should try to claim again. followed is true if the call that it
+// followed has ended. The error is of KindInFlight if the time is over or the caller does not
+// wait. wait writes nothing to the store.
 func (e *Engine) wait(ctx context.Context, t *request, f *inFlight, leader bool, rec store.Record) (followed bool, err error) {
 	refuse := func(cause error) (bool, error) {
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
@@ -150,13 +151,13 @@ func (e *Engine) wait(ctx context.Context, t *request, f *inFlight, leader bool,
 // watch returns nil once the record may have changed.
 func (e *Engine) watch(ctx context.Context, rec store.Record) error {
 	if rec.Fence == 0 && !rec.InTx {
-		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
+		return sleepErr(ctx, pollMin) // a call of this process that has ended since
 	}
 	if e.watcher != nil {
 		if err := e.watcher.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// A store that cannot tell right now is polled.
+		// The store cannot watch at present.
 	}
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		if err := sleepErr(ctx, timer.Around(pause)); err != nil {
