@@ -22,8 +22,8 @@ type Outcome struct {
 	Gone bool
 	// Reason is the cause of a failure.
 	Reason store.Reason
-	// Face is the adapter that stored the outcome, and that can replay it exactly.
-	Face store.Face
+	// Adapter is the adapter that stored the outcome, and that can replay it exactly.
+	Adapter store.Adapter
 	// Status is an HTTP status, or 0 if there is none.
 	Status int
 	// Type is the media type of Body, or "" if it is unknown.
@@ -59,7 +59,7 @@ func (p *Policy) failure(err error) Outcome {
 	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 		return Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	out := Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+	out := Outcome{Failed: true, Adapter: store.AdapterGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
 	if out.size() > p.MaxResult { // as in fit, so that the first caller gets the stored error
 		out.Trailer = nil
 	}

@@ -173,7 +173,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	return err
 }
 
-// doubt marks a step as unresolved, so that only Park may end the run. The caller holds r.mu.
+// doubt marks a step as unresolved, so that only MarkUnknown may end the run. The caller holds r.mu.
 func (r *Run) doubt(name string) {
 	if r.openSteps == nil {
 		r.openSteps = make(map[string]struct{})
