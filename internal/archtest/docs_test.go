@@ -51,24 +51,29 @@ func TestTestsThatDocsNameExist(t *testing.T) {
 	}
 }
 
-// TestIndexOfDecisionsLeadsSomewhere follows the links at the top of docs/decisions.md.
-func TestIndexOfDecisionsLeadsSomewhere(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "decisions.md"))
+// TestDecisionsAreShort: those in force, and links to them lead to one.
+func TestDecisionsAreShort(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "maintainers", "decisions.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if n := len(strings.Fields(string(text))); n > 6000 {
+		t.Errorf("docs/maintainers/decisions.md has %d words; at most 6,000", n)
+	}
 	anchors := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^### (.+)$`).FindAllStringSubmatch(string(text), -1) {
 		slug := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
 		anchors["#"+strings.ReplaceAll(slug, " ", "-")] = true
 	}
-	links := regexp.MustCompile(`(?m)^- \[.*\]\((#[^)]+)\)$`).FindAllStringSubmatch(string(text), -1)
-	if len(links) < 100 {
-		t.Errorf("the index has %d links, want one for each decision", len(links))
-	}
-	for _, l := range links {
-		if !anchors[l[1]] {
-			t.Errorf("docs/decisions.md: no decision is at %s", l[1])
+	for _, page := range docPages(t) {
+		linked, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`decisions\.md(#[\w-]+)\)`).FindAllStringSubmatch(string(linked), -1) {
+			if !anchors[m[1]] {
+				t.Errorf("%s: no decision is at %s", strings.TrimPrefix(page, "../../"), m[1])
+			}
 		}
 	}
 }
@@ -76,7 +81,7 @@ func TestIndexOfDecisionsLeadsSomewhere(t *testing.T) {
 var rootName = regexp.MustCompile(`(^|[^\w./"])stet\.([A-Z]\w*)`)
 
 // TestTextsNameWhatTheRootExports finds names in comments, messages and pages that have
-// moved or gone. docs/decisions.md is history.
+// moved or gone.
 func TestTextsNameWhatTheRootExports(t *testing.T) {
 	there, err := os.ReadFile(filepath.Join("testdata", "exports", "stet.txt"))
 	if err != nil {
@@ -98,7 +103,6 @@ func TestTextsNameWhatTheRootExports(t *testing.T) {
 		}
 		texts[strings.TrimPrefix(page, "../../")] = string(text)
 	}
-	delete(texts, "docs/decisions.md")
 	named := 0
 	for path, text := range texts {
 		for _, m := range rootName.FindAllStringSubmatch(text, -1) {
