@@ -114,6 +114,20 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+func TestKillAndRestart_EndsWithItsContext(t *testing.T) {
+	l := newLoad(Config{Payments: 1, Clients: 1, Kills: 2, Service: as(t, "service")}, t.TempDir(), "ended")
+	t.Cleanup(l.service.Kill)
+	if err := l.start(t.Context(), "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	l.inFlight.Store(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.killAndRestart(ctx); !errors.Is(err, context.Canceled) || l.killed.Kills != 1 {
+		t.Errorf("%v after %d kills; want context.Canceled after one", err, l.killed.Kills)
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

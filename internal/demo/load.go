@@ -90,7 +90,7 @@ func (l *load) run(ctx context.Context) (r Result, err error) {
 	done := make(chan struct{})
 	others.Go(func() {
 		if err := l.killAndRestart(bound); err != nil {
-			failed(err)
+			failed(err) // without effect if bound has ended
 		}
 	})
 	others.Go(func() { l.report(done) })
@@ -149,7 +149,7 @@ func (l *load) killAndRestart(ctx context.Context) error {
 		l.killed.Kills++
 		l.killed.InFlightAtKills += n
 		l.say("kill %d of %d: SIGKILL of the payments service with %d requests in flight", k+1, l.Kills, n)
-		if err := l.start(ctx, addr); err != nil && ctx.Err() == nil {
+		if err := l.start(ctx, addr); err != nil {
 			return err
 		}
 	}
