@@ -96,7 +96,7 @@ func TestArchitecturePictureIsGenerated(t *testing.T) {
 	areas := area.FindAllStringSubmatch(text, -1)
 	byPackage := make(map[string]string)
 	var names []string
-	for _, a := range areas[1:len(areas)-4] {
+	for _, a := range areas[1 : len(areas)-4] {
 		names = append(names, a[1])
 		for folder := range quotedIn(a[2]) {
 			byPackage[strings.TrimSuffix(folder, "/")] = a[1]
