@@ -13,55 +13,55 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Work is what an accepted operation asks a worker to do.
+// Work is the job of an accepted operation.
 type Work struct {
-	// Name says which handler is to run it, 1 to MaxName bytes of UTF-8 without
-	// control characters. It is stored in clear: workers ask for work by it.
+	// Name selects the handler: 1 to MaxName bytes of UTF-8 without control characters. It is
+	// stored unencrypted, because workers query by it.
 	Name string
-	// Payload is what the handler needs to know, at most MaxWork bytes. It is
-	// stored, and encrypted if Options.Encryption says so.
+	// Payload is the handler's input, at most MaxWork bytes. It is encrypted if
+	// Options.Encryption is set.
 	Payload []byte
-	// After is how long it must wait at least, at most MaxDelay. Default 0.
+	// After delays the first run, at most MaxDelay. Default 0.
 	After time.Duration
-	// Queued says that the caller hands the operation to a queue itself, in the
-	// transaction of TxEngine.Accept for one: workers and dispatchers that look for what
-	// waits leave it to that queue for so long, at most MaxDelay. What the queue hands to
-	// a worker before After is not run, and waits for the rest of that time. Default 0.
+	// Queued is for callers that enqueue the operation themselves, for example in the
+	// transaction of TxEngine.Accept. Workers and dispatchers that poll leave it to that queue
+	// for this time, at most MaxDelay. A delivery before After is delayed until then. Default
+	// 0.
 	Queued time.Duration
 }
 
-// Status is what is known of an operation. Accept knows neither Op, Name and AcceptedAt
-// nor Progress and Doubt: ask Engine.Status.
+// Status describes an operation. Accept leaves Op, Name, AcceptedAt, Progress and Doubt empty:
+// call Engine.Status for them.
 type Status struct {
-	// Record is as the store has it, without Result, Work, Notes and Outbox. Its state
-	// is None if there is no such operation.
+	// Record is the stored record without Result, Work, Notes and Outbox. Its state is None if
+	// there is no such operation.
 	Record store.Record
-	// Op names the operation. Scope and Key are "" where its record does not keep them: it
-	// was not accepted, or is settled, and its policy does not keep them (see
-	// Policy.KeepScope and KeepKey). Engine.ID says which record they belong to.
+	// Op names the operation. Scope and Key are "" if the record does not have them: it was
+	// not accepted, or is settled, and its policy does not store them (see Policy.KeepScope
+	// and KeepKey). Engine.ID returns the record ID of a scope and key.
 	Op Op
-	// Name is that of the work; "" like Scope and Key.
+	// Name is Work.Name. "" if Scope and Key are.
 	Name string
-	// AcceptedAt is when it was accepted, on the clock of who accepted it; zero
-	// like Name.
+	// AcceptedAt is the time of acceptance, on the clock of the accepting process. Zero if
+	// Name is "".
 	AcceptedAt time.Time
-	// Progress is what its run has said last.
+	// Progress is the latest progress of the run.
 	Progress store.Progress
-	// Doubt names a step that was begun, to run once, and whose end is not
-	// noted: only a resolution can say whether it is to run again. "" for none.
+	// Doubt is the name of a StepOnce that began and whose end is not stored. Only a
+	// resolution decides whether it runs again. "" if there is none.
 	Doubt string
-	// Outcome is what stands, once it is settled.
+	// Outcome is the stored outcome of a settled operation.
 	Outcome Outcome
-	// Counted is how many of its attempts count: Record.Attempt, less those that were
-	// released Uncounted.
+	// Counted is the number of attempts that count towards the limit: Record.Attempt without
+	// the attempts that were released Uncounted.
 	Counted int
-	// New reports that this very call has accepted it.
+	// New reports that this call accepted the operation.
 	New bool
 }
 
-// packedWork is Work as it is stored. Scope, key and namespace may hold any bytes. The
-// namespace, which earlier versions did not store, is that of the engine that accepted
-// it: each attempt derives the same keys, also on an engine with another Namespace.
+// packedWork is the stored form of Work. Scope, key and namespace may hold any bytes. The
+// namespace is that of the accepting engine, so that each attempt derives the same keys on an
+// engine with another Namespace. Earlier versions did not store it.
 type packedWork struct {
 	Scope, Key  []byte
 	Class, Name string
@@ -70,8 +70,8 @@ type packedWork struct {
 	Namespace   []byte
 }
 
-// What a sealed text is, so that none can take another's place. States are
-// below, see binding.
+// The kinds of sealed texts. Each is bound to its kind, so that one cannot replace another.
+// Sealed outcomes are bound to their state, a smaller number.
 const (
 	sealedWork   store.State = 0xf0
 	sealedNotes  store.State = 0xf1
@@ -84,24 +84,23 @@ func (e *Engine) workStore() (store.WorkStore, error) {
 	if e.works != nil {
 		return e.works, nil
 	}
-	return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do, and what is in front of one if it is a store.Wrapper", e.store)
+	return nil, invalid("the store %T does not store work; use memory, sqlite, postgres or redis, or a store.Wrapper around one", e.store)
 }
 
 func (e *Engine) outboxStore() (store.OutboxStore, error) {
 	if e.outbox != nil {
 		return e.outbox, nil
 	}
-	return nil, invalid("the store %T keeps no messages; memory, sqlite, postgres and redis do, and what is in front of one if it is a store.Wrapper", e.store)
+	return nil, invalid("the store %T has no outbox; use memory, sqlite, postgres or redis, or a store.Wrapper around one", e.store)
 }
 
-// Accept makes an operation durable that is to be run later, by a worker that
-// takes it (see Take). An operation that was accepted before stays as it is. What
-// stands now is in the Status: the caller answers "accepted" in every state,
-// or with its outcome.
+// Accept stores an operation that a worker will run later (see Take). If the operation exists,
+// its record stays unchanged. The Status describes the record after the call; the caller
+// answers "accepted", or with the outcome if there is one.
 //
 // The error is an *Error of kind KindInvalid, KindMismatch, KindDamaged, KindClosed or
-// KindStore: if Execution is NotExecuted, it was not accepted; else it may have
-// been, and a retry finds out.
+// KindStore. If its Execution is NotExecuted, the operation was not accepted; otherwise it may
+// have been, and a retry with the same key is safe.
 func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -134,10 +133,10 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	return st, err
 }
 
-// Accept is Engine.Accept inside the caller's own transaction: the operation is accepted if
-// the transaction is committed. On an error the caller must roll back. The Status is what
-// will stand then. Call Wake after the commit, so that workers of this process need not
-// find out by polling.
+// Accept is Engine.Accept inside the caller's transaction: the commit accepts the operation.
+// On an error the caller must roll back. The Status describes the record as it will be after
+// the commit. Call Wake after the commit, so that workers of this process start at once
+// instead of at their next poll.
 func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Status, error) {
 	e := te.e
 	ws, err := te.workStore()
@@ -162,8 +161,8 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 	return st, err
 }
 
-// refused is the caller's error for a store that did not accept; a mismatch is
-// left to enter.
+// refused converts an error of a store that did not accept. A mismatch is reported by the
+// caller.
 func (e *Engine) refused(ctx context.Context, t *request, rec store.Record, err error) error {
 	switch {
 	case errors.Is(err, store.ErrMismatch):
@@ -201,8 +200,8 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*request, []byte, err
 	return t, e.sealer.wrap(t.req.ID, sealedWork, packed), err
 }
 
-// unpack returns the operation and the work of a record that has any; zero ones
-// if it has not.
+// unpack returns the operation and the work of a record, or zero values if the record has no
+// work.
 func (e *Engine) unpack(rec store.Record) (op Op, p packedWork, err error) {
 	if rec.Work == nil || rec.State.Settled() {
 		return op, p, nil
@@ -218,8 +217,8 @@ func (e *Engine) unpack(rec store.Record) (op Op, p packedWork, err error) {
 	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class, Name: p.Name, Ref: l.Ref}, p, err
 }
 
-// policyOf returns the policy of a class that a record was stored under; the
-// default one if this process no longer has it.
+// policyOf returns the policy of a stored class, or the default policy if this process does
+// not have the class.
 func (e *Engine) policyOf(class string) *Policy {
 	if p, ok := e.policies[class]; ok {
 		return p
@@ -227,7 +226,7 @@ func (e *Engine) policyOf(class string) *Policy {
 	return e.policies[""]
 }
 
-// status makes a Status of what a store returned.
+// status converts a record.
 func (e *Engine) status(rec store.Record) (st Status, err error) {
 	op, w, err := e.unpack(rec)
 	if err != nil {
@@ -244,7 +243,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	if op.Key == "" {
 		op = Op{Scope: k.Scope, Key: k.Key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
-	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - uncountedAttempts(rec)}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.openStep(), Counted: rec.Attempt - uncountedAttempts(rec)}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil
 	switch {
 	case !rec.State.Settled():
@@ -259,18 +258,18 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	return st, nil
 }
 
-// Status returns what is known of an operation of scope, by its ID (see
-// Engine.ID). One of another scope does not exist. The error is an *Error of kind
-// KindInvalid, KindDamaged or KindStore.
+// Status reads an operation of scope by its ID (see Engine.ID). For an operation of another
+// scope it returns the state None. The error is an *Error of kind KindInvalid, KindDamaged or
+// KindStore.
 func (e *Engine) Status(ctx context.Context, scope string, id store.ID) (Status, error) {
 	st, err := e.Lookup(ctx, id)
 	return e.shown(scope, st, err)
 }
 
-// shown is the status of an operation as its scope may see it.
+// shown hides an operation of another scope.
 func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
 	if st.Record.Scope != store.DigestScope(e.o.Namespace, scope) {
-		// Of a record whose scope cannot be read either, only that is said.
+		// If the scope cannot be read either, only the damage is reported.
 		if unread := KindOf(err) == KindDamaged; err != nil && (!unread || st.Record.Scope == store.ID{}) {
 			return Status{}, err
 		}
@@ -279,15 +278,15 @@ func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
 	return st, err
 }
 
-// Lookup is Status for operators, of any scope.
+// Lookup is Status without the check of the scope, for operators.
 func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
-	look := e.store.Read
+	read := e.store.Read
 	if e.works != nil {
-		look = e.works.Look
+		read = e.works.Look
 	}
 	var rec store.Record
 	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
-		rec, err = look(ctx, id)
+		rec, err = read(ctx, id)
 		return err
 	})
 	if err != nil {
@@ -300,13 +299,13 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 	return st, err
 }
 
-// Cancel fails an accepted operation of scope that does not run yet, with
-// ErrCancelled as its failure. A running one is asked to end: it is for its
-// worker to obey, and the Status says Cancelling. One that waits and cannot be read
-// is failed as well. One that has ended stays as it is. The error is an *Error of
-// kind KindInvalid (it was not accepted), KindUnknown (it waits, and a step of an earlier
-// run is in doubt: see Status.Doubt), KindDamaged, KindStore or KindInFlight (it changed
-// all the while).
+// Cancel fails an accepted operation of scope with ErrCancelled if it does not run yet, also
+// if its work cannot be decoded. If it runs, its worker is asked to end it and the Status says
+// Cancelling; the worker may ignore this. A settled operation stays unchanged.
+//
+// The error is an *Error of kind KindInvalid (it was not accepted), KindUnknown (it waits, and
+// a StepOnce of an earlier run is unresolved: see Status.Doubt), KindDamaged, KindStore or
+// KindInFlight (the record changed during each try).
 func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -314,8 +313,8 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 	}
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
-		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has obeyed nothing
-		unread := KindOf(err) == KindDamaged && st.Record.State == store.Accepted // it cannot be run, but it can be ended
+		asked := st.Record.State == store.Running && st.Record.Cancelling         // a released run did not end the operation
+		unread := KindOf(err) == KindDamaged && st.Record.State == store.Accepted // it cannot run, but can be cancelled
 		if err != nil && !unread || st.Record.State != store.Accepted && st.Record.State != store.Running || asked {
 			return st, err
 		}
@@ -323,10 +322,10 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			return st, invalid("only accepted operations can be cancelled")
 		}
 		if st.Record.State == store.Accepted && st.Doubt != "" {
-			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", st.Doubt)}
+			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q began, and its end is not stored; resolve the operation first", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
-		out, _ := e.sealer.seal(id, p.failure(ErrCancelled), p.MaxResult) // which has no body
+		out, _ := e.sealer.seal(id, p.failure(ErrCancelled), p.MaxResult) // no body, so nothing is discarded
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)
 			return err
@@ -335,7 +334,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			e.observe(ctx, observe.Event{Kind: observe.Cancelled, ID: id, Class: st.Op.Class, State: st.Record.State, Fence: st.Record.Fence, Attempt: st.Record.Attempt})
 			return e.Status(ctx, scope, id)
 		}
-		if !errors.Is(err, store.ErrFenced) { // else it was taken, or has ended: look again
+		if !errors.Is(err, store.ErrFenced) { // else it was taken, or has ended: read it again
 			return st, storeFailed(MayHaveExecuted, err)
 		}
 	}
@@ -343,12 +342,10 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 		Cause: fmt.Errorf("the record changed %d times while cancelling", enterRounds)}
 }
 
-// Progress is Run.Progress for a run of Take that another process holds, by its
-// Lease.Claim: what does the work tells any engine how far it is. repeatable is whether
-// that run was taken as Item.Repeatable. It reports whether the operation's cancellation
-// was asked for; it is for the worker to obey. Of what comes within a second after
-// another progress, nothing is kept, and what the run itself stores (steps, its own
-// progress) takes the place of what was reported.
+// Progress is Run.Progress for a run of Take in another process, named by its Lease.Claim.
+// repeatable must be the Item.Repeatable of that run. Progress within a second after the
+// previous one is dropped, and steps and progress that the run itself stores replace it. It
+// returns whether the operation was cancelled; the worker decides what to do then.
 //
 // The error is an *Error of kind KindFenced (the run has ended, or there is a newer one),
 // KindDamaged, KindInvalid or KindStore.
@@ -359,19 +356,18 @@ func (e *Engine) Progress(ctx context.Context, c store.Claim, repeatable bool, f
 	}
 	for range enterRounds {
 		cancelling, err = e.progress(ctx, ws, c, repeatable, newProgress(fraction, message))
-		if !errors.Is(err, store.ErrFenced) { // else the run has noted something down in the meantime, or has ended: look again
+		if !errors.Is(err, store.ErrFenced) { // else the run stored something, or has ended: read it again
 			break
 		}
 	}
 	return cancelling, err
 }
 
-// reports is what the version of notes grows by when their run writes them. Those in
-// between are for reports of progress by others: they give way to what the run writes, and
-// can never be taken for it.
+// reports is the step of the version of notes when a run writes them. The versions in between
+// are for progress that other processes report: the run's next write replaces it.
 const reports = 1 << 16
 
-// progress notes a progress down, once.
+// progress stores a progress, with one try.
 func (e *Engine) progress(ctx context.Context, ws store.WorkStore, c store.Claim, repeatable bool, p store.Progress) (cancelling bool, err error) {
 	var rec store.Record
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
@@ -382,7 +378,7 @@ func (e *Engine) progress(ctx context.Context, ws store.WorkStore, c store.Claim
 		return false, storeFailed(NotExecuted, err)
 	}
 	if rec.Claim() != c || rec.State != store.Running || rec.Work == nil {
-		return false, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the run has ended, or a newer one has begun")}
+		return false, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the run has ended, or a newer run has begun")}
 	}
 	n, err := e.notes(rec)
 	if err != nil {
@@ -397,7 +393,7 @@ func (e *Engine) progress(ctx context.Context, ws store.WorkStore, c store.Claim
 	if err != nil {
 		return rec.Cancelling, err
 	}
-	err = e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, c, packed, repeatable && n.doubt() == "") })
+	err = e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, c, packed, repeatable && n.openStep() == "") })
 	switch {
 	case errors.Is(err, store.ErrFenced):
 		return rec.Cancelling, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
@@ -407,9 +403,9 @@ func (e *Engine) progress(ctx context.Context, ws store.WorkStore, c store.Claim
 	return rec.Cancelling, nil
 }
 
-// newProgress is a progress of now, within its bounds.
+// newProgress limits the values of a progress.
 func newProgress(fraction float64, message string) store.Progress {
-	if !(fraction > 0) { // also what is not a number, as of 0 in 0 items
+	if !(fraction > 0) { // also NaN, as in 0 of 0 items
 		fraction = 0
 	}
 	if len(message) > maxProgress {

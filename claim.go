@@ -207,22 +207,22 @@ func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (
 // off may leave a record that can only become unknown.
 func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context) error) error {
 	ctx = e.storeContext(ctx)
-	var err, doubt error // an earlier try may have had its effect
+	var err, earlier error // an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
 		switch {
-		case doubt != nil && errors.Is(err, store.ErrNotDone):
-			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // err is ErrNotDone, and the result must not be
+		case earlier != nil && errors.Is(err, store.ErrNotDone):
+			err = fmt.Errorf("%w; and then: %v", earlier, err) //nolint:errorlint // err is ErrNotDone, and the result must not be
 		case err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrDamaged):
 			return err
-		case errors.Is(doubt, store.ErrUnknown): // a settled record was read, but the store could not confirm it
-			err = fmt.Errorf("%w; and then: %w", doubt, err)
+		case errors.Is(earlier, store.ErrUnknown): // a settled record was read, but the store could not confirm it
+			err = fmt.Errorf("%w; and then: %w", earlier, err)
 		}
 		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err
 		}
 		if !errors.Is(err, store.ErrNotDone) {
-			doubt = err
+			earlier = err
 		}
 	}
 }

@@ -13,77 +13,66 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// plainHead is the first byte of the head of an outcome that is not encrypted. Status,
-// media type and body are beside it, so that they can be read. After it, with every
-// number as an unsigned varint in its shortest form and every string with its length
-// before it:
+// plainHead is the first byte of the head of an unencrypted outcome. Status, media type and
+// body are stored beside the head, where SQL can read them. After the first byte, with numbers
+// as unsigned varints in their shortest form, and strings preceded by their length:
 //
-//	CRC-32C of all of it, 4 bytes, see sumOf
+//	CRC-32C, 4 bytes, see sumOf
 //	adapter, reason
-//	media type, if it cannot be beside the head; else "", and the type is there
+//	media type, if it contains characters that the column cannot hold; else ""
 //	number of header fields, and for each: name, number of values, values
 //	the same for the trailer fields
 //	trace
 //
-// Names are in ascending order, so that equal outcomes are equal bytes. That it
-// failed is the state of its record. Of an encrypted outcome the head is an envelope of
-// package seal with all that is said here, packed as store.Result does it, and there is
-// nothing beside it.
+// Names are in ascending order, so that equal outcomes have equal bytes. Completed or failed
+// is the state of the record. The head of an encrypted outcome is an envelope of package seal
+// around all of this, packed by store.Result, with nothing beside it.
 const plainHead = 1
 
-// sqlHead is the first byte of the head of an outcome that SQL has written, if it has
-// header fields: after it they are there as JSON, an object of lists of strings, with a
-// character for each byte.
+// sqlHead is the first byte of the head of an outcome that SQL wrote with header fields. They
+// follow as a JSON object of lists of strings, with one character for each byte.
 const sqlHead = 3
 
-// headStart is where adapter and reason are: after the version and the checksum.
+// headStart is the position of adapter and reason, after the version and the checksum.
 const headStart = 5
 
-// headSlack is by how much the lengths of heads in a packed result grow at most from those
-// of a result with nothing in it: that of the head, and where it is encrypted, of that in it.
+// headSlack bounds the growth of the length prefixes in a packed result: that of the head, and
+// that of the head inside an encrypted one.
 const headSlack = 3 + 3
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sumOf is the checksum in the head of r: over the version, what follows the checksum in
-// the head, status and media type, each with its length before it, and the body.
+// sumOf is the checksum of r: the version, status, media type and length of the head, then the
+// rest of the head and the body.
 func sumOf(r *store.Result) uint32 {
-	var stack [128]byte // enough for nearly all media types
-	b := stack[:0]
-	b = append(b, r.Head[0])
-	b = binary.AppendUvarint(b, uint64(r.Status))
+	b := binary.AppendUvarint([]byte{r.Head[0]}, uint64(r.Status))
 	b = appendString(b, r.Type)
 	b = binary.AppendUvarint(b, uint64(len(r.Head)-headStart))
-	sum := ^uint32(0)
-	for _, octet := range b { // crc32.Update would have it on the heap
-		sum = castagnoli[byte(sum)^octet] ^ sum>>8
-	}
-	sum = ^sum
-	return crc32.Update(crc32.Update(sum, castagnoli, r.Head[headStart:]), castagnoli, r.Body)
+	return crc32.Update(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, r.Head[headStart:]), castagnoli, r.Body)
 }
 
-// errCodec is what decoding returns, wrapped, for bytes that it does not know.
+// errCodec is wrapped by the errors of decoding.
 var errCodec = errors.New("not an outcome of a known version")
 
-// unstorable says why encode must not be called; nil if it may. The fields are as
-// sortFields returns them.
+// unstorable returns why an outcome cannot be encoded. The fields must be in the order of
+// sortFields.
 func (o *Outcome) unstorable() error {
 	n := 0
 	for _, fields := range [...][]store.Field{o.Header, o.Trailer} {
 		for _, f := range fields {
 			if f.Name == "" {
-				return errors.New("the result was not kept: a header or trailer field has no name")
+				return errors.New("the result was not stored: a header or trailer field has no name")
 			}
 			n += 1 + len(f.Values)
 		}
 	}
 	switch {
 	case n > store.MaxFields:
-		return fmt.Errorf("the result was not kept: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
+		return fmt.Errorf("the result was not stored: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
 	case o.Status < 0 || o.Status > store.MaxStatus:
-		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, store.MaxStatus)
+		return fmt.Errorf("the result was not stored: its status %d is not 0 to %d", o.Status, store.MaxStatus)
 	case o.Adapter > store.AdapterSQL || o.Reason > store.ReasonNoEffect:
-		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Adapter, o.Reason)
+		return fmt.Errorf("the result was not stored: its adapter %v or reason %v is unknown", o.Adapter, o.Reason)
 	}
 	return nil
 }
@@ -125,13 +114,12 @@ func appendFields(b []byte, fields []store.Field) []byte {
 	return b
 }
 
-// size is how many bytes of Policy.MaxResult the outcome takes.
+// size is the number of bytes that count towards Policy.MaxResult.
 func (o *Outcome) size() int {
 	return 3 + uvarintLen(o.Status) + stringLen(o.Type) + fieldsLen(o.Header) + fieldsLen(o.Trailer) + stringLen(o.Trace) + len(o.Body)
 }
 
-// encode returns the stored form of an outcome that is not encrypted. The body shares o's
-// memory.
+// encode returns the stored form of an unencrypted outcome. Its body shares memory with o.
 func (o *Outcome) encode() store.Result {
 	r := store.Result{Status: o.Status, Type: o.Type, Body: o.Body}
 	inside := ""
@@ -150,10 +138,10 @@ func (o *Outcome) encode() store.Result {
 	return r
 }
 
-// decoder reads what encode wrote. Once something is wrong it stays so.
+// decoder reads the bytes of encode. After the first error, further reads return zero values.
 type decoder struct {
 	b    []byte
-	text string // b as a string, so that strings are cut from it; "" before the first
+	text string // b as a string, for substrings; "" before the first
 	at   int
 	left int // of MaxFields
 	err  error
@@ -165,7 +153,7 @@ func (d *decoder) fail(what string) {
 	}
 }
 
-// octet reads a byte of at most limit.
+// octet reads a byte, at most limit.
 func (d *decoder) octet(limit byte) byte {
 	if d.err != nil || d.at >= len(d.b) || d.b[d.at] > limit {
 		d.fail("bad byte")
@@ -175,7 +163,7 @@ func (d *decoder) octet(limit byte) byte {
 	return d.b[d.at-1]
 }
 
-// number reads a number up to limit.
+// number reads a number, at most limit.
 func (d *decoder) number(limit int) int {
 	if d.err != nil {
 		return 0
@@ -207,7 +195,7 @@ func (d *decoder) string() string {
 	return d.text[d.at-n : d.at]
 }
 
-// count reads a number of fields or values.
+// count reads the number of fields or values.
 func (d *decoder) count() int {
 	n := d.number(d.left)
 	d.left -= n
@@ -224,7 +212,7 @@ func (d *decoder) fields() []store.Field {
 		return nil
 	}
 	fields := make([]store.Field, 0, n)
-	values := make([]string, 0, n) // nearly always one each
+	values := make([]string, 0, n) // usually one each
 	for range n {
 		f := store.Field{Name: d.string()}
 		if f.Name == "" || len(fields) > 0 && fields[len(fields)-1].Name >= f.Name {
@@ -243,7 +231,7 @@ func (d *decoder) fields() []store.Field {
 	return fields
 }
 
-// decodeStored undoes encode. The body shares r's memory.
+// decodeStored is the reverse of encode. The body shares memory with r.
 func decodeStored(r store.Result) (o Outcome, err error) {
 	if len(r.Head) == 0 || r.Head[0] == sqlHead {
 		return written(r)
@@ -278,8 +266,7 @@ func decodeStored(r store.Result) (o Outcome, err error) {
 	return o, nil
 }
 
-// written returns an outcome that no engine has written: by SQL, as columns, and with
-// sqlHead.
+// written decodes an outcome that SQL wrote: columns, and perhaps a sqlHead.
 func written(r store.Result) (Outcome, error) {
 	if r.Status < 0 || r.Status > store.MaxStatus {
 		return Outcome{}, fmt.Errorf("%w: the status is %d", errCodec, r.Status)
@@ -304,8 +291,9 @@ func written(r store.Result) (Outcome, error) {
 	return o, nil
 }
 
-// latin1 returns the bytes of a header value of which each is a character of Latin-1, as
-// HTTP libraries of other languages have them. What has another character is UTF-8.
+// latin1 returns the bytes of a header value in which each character stands for a byte of
+// Latin-1, as in HTTP libraries of other languages. A value with other characters is UTF-8
+// already.
 func latin1(value string) string {
 	b := make([]byte, 0, len(value))
 	for _, char := range value {
@@ -317,8 +305,8 @@ func latin1(value string) string {
 	return string(b)
 }
 
-// sortFields returns header or trailer fields as they are stored: in the order of their
-// names, each name once, with all its values in their order.
+// sortFields returns header or trailer fields in their stored form: ordered by name, each name
+// once, with all its values in order.
 func sortFields(fields []store.Field) []store.Field {
 	inOrder := true
 	for i := 1; i < len(fields) && inOrder; i++ {

@@ -93,7 +93,7 @@ func TestOutcomeSurvivesTheCodec(t *testing.T) {
 	}
 }
 
-// Whatever is changed in what is stored is found, in each of its parts.
+// A changed byte in any part of a stored result is an error.
 func TestDamageInEveryPartIsFound(t *testing.T) {
 	for name, s := range map[string]*sealer{"plain": {acceptPlain: true}, "encrypted": goldenSealer(t)} {
 		rec := store.Record{State: store.Completed, Result: s.sealed(store.ID{}, sample())}
@@ -145,8 +145,7 @@ func TestDamageInEveryPartIsFound(t *testing.T) {
 	}
 }
 
-// What SQL has written has no head, and is read as it stands; not where only what is
-// encrypted is trusted.
+// A result that SQL wrote has no head. It is accepted unless results must be encrypted.
 func TestResultWithoutAHeadIsReadAsItStands(t *testing.T) {
 	rec := store.Record{State: store.Failed, Result: store.Result{Status: 402, Type: "application/json", Body: []byte(`"no"`)}}
 	plain := &sealer{acceptPlain: true}
@@ -155,7 +154,7 @@ func TestResultWithoutAHeadIsReadAsItStands(t *testing.T) {
 		t.Errorf("it is read as %+v, %v; want %+v", got, err, want)
 	}
 	if got, err := plain.open(store.Record{State: store.Completed}); err != nil || !reflect.DeepEqual(got, Outcome{Adapter: store.AdapterSQL}) {
-		t.Errorf("nothing at all is read as %+v, %v", got, err)
+		t.Errorf("an empty result is read as %+v, %v", got, err)
 	}
 	if _, err := goldenSealer(t).open(rec); !errors.Is(err, seal.ErrDamaged) {
 		t.Errorf("with encryption: %v", err)
@@ -176,7 +175,7 @@ func TestHeaderFieldsThatSQLHasWrittenAreRead(t *testing.T) {
 	want := []store.Field{{Name: "Link", Values: []string{"</a>", "</b>"}}, {Name: "Location", Values: []string{"/payments/7"}}}
 	got, err := decodeStored(head(`{"Location": ["/payments/7"], "Link": ["</a>", "</b>"]}`))
 	if err != nil || got.Adapter != store.AdapterSQL || got.Status != 201 || !reflect.DeepEqual(got.Header, want) {
-		t.Errorf("it is read as %+v, %v; want the face sql, 201 and %v", got, err, want)
+		t.Errorf("it is read as %+v, %v; want the adapter sql, 201 and %v", got, err, want)
 	}
 	for _, text := range []string{"", "[]", `{"Location": "/payments/7"}`, `{"": ["x"]}`, `{"A": [1]}`, `{"A": ["` + strings.Repeat(`x","`, store.MaxFields) + `"]}`} {
 		if got, err := decodeStored(head(text)); !errors.Is(err, errCodec) {
@@ -218,7 +217,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	newer.Head[0]++
 	for name, r := range map[string]store.Result{
 		"a newer version":         newer,
-		"a face of later":         of(byte(store.AdapterSQL)+1, 0, 0, 0, 0, 0),
+		"a later adapter":         of(byte(store.AdapterSQL)+1, 0, 0, 0, 0, 0),
 		"a reason of later":       of(0, byte(store.ReasonNoEffect)+1, 0, 0, 0, 0),
 		"status 1000":             (&Outcome{Status: 1000}).encode(),
 		"names out of order":      fields(store.Field{Name: "B"}, store.Field{Name: "A"}),

@@ -11,20 +11,20 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Encryption makes an engine encrypt results before a store gets them, and the payloads,
-// notes and messages of accepted operations, with AES-256-GCM. Each is bound to its
-// operation (namespace, scope and key) and to its state: a row that was changed, or copied
-// over another's, is KindDamaged and not replayed. What is not a result is not encrypted:
-// digests, states and times.
+// Encryption makes an engine encrypt results, and the payloads, notes and messages of accepted
+// operations, with AES-256-GCM before they reach the store. Each ciphertext is bound to its
+// operation (namespace, scope and key) and its state. A row that was changed, or copied over
+// another one, fails with KindDamaged and is not replayed. Digests, states, times, class and
+// name are not encrypted.
 type Encryption struct {
-	// Keys are those that decrypt; the first also encrypts. To rotate, add a
-	// new one behind the old one in every process, then move it to the front,
-	// and remove the old one when nothing that it has encrypted is replayed
-	// any more (Retention.Result), or waits to be run or sent. None: no encryption.
+	// Keys decrypt; the first one also encrypts. To rotate, first add the new key in second
+	// place in every process, then move it to the front. Remove the old key when everything
+	// that it encrypted has expired (Retention.Result), has run or was sent. Without keys,
+	// nothing is encrypted.
 	Keys []EncryptionKey
-	// AcceptPlain also replays results that were stored unencrypted. It is
-	// for the time after encryption was switched on, and no longer: who
-	// can write to the store can make such a result.
+	// AcceptPlain also replays results that were stored unencrypted. Set it only while such
+	// results remain after encryption was switched on: anybody who can write to the store can
+	// forge them.
 	AcceptPlain bool
 }
 
@@ -36,13 +36,13 @@ type EncryptionKey struct {
 	Secret []byte `json:"-"`
 }
 
-// Format writes the name of the key and not the secret, whatever the verb. In logs of
-// package slog, and in JSON, there is no secret either.
+// Format writes the name of the key and never the secret, for every verb. The secret is also
+// absent from JSON and slog output.
 func (k EncryptionKey) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "key %q (secret not shown)", k.Name)
 }
 
-// sealer puts results into envelopes, and takes them out.
+// sealer encrypts results and decrypts them. Without keys it adds a checksum instead.
 type sealer struct {
 	first       *seal.Key // nil: nothing is encrypted
 	keys        map[string]*seal.Key
@@ -66,8 +66,8 @@ func newSealer(o Encryption) (s sealer, err error) {
 	return s, nil
 }
 
-// seal prepares the outcome of an operation for the store. What cannot be kept is Gone,
-// and lost says why.
+// seal prepares an outcome for the store. If the result cannot be stored, the settlement is
+// Gone, and lost is the reason.
 func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlement, lost error) {
 	if !out.Gone {
 		lost = out.fit(limit)
@@ -78,21 +78,20 @@ func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlem
 	return store.Settlement{State: out.state(), Result: s.sealed(id, out)}, nil
 }
 
-// fit gives the outcome the form in which it is stored, or says why it is not.
+// fit brings the outcome into its stored form, or returns why it cannot be stored.
 func (o *Outcome) fit(limit int) error {
 	o.Header, o.Trailer = sortFields(o.Header), sortFields(o.Trailer)
 	if err := o.unstorable(); err != nil || o.size() <= limit {
 		return err
 	}
-	o.Trace, o.Trailer = "", coding.Bare(o.Trailer) // the result is worth more
+	o.Trace, o.Trailer = "", coding.Bare(o.Trailer) // dropped before the result is
 	if n := o.size(); n > limit {
-		return fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", n, limit)
+		return fmt.Errorf("the result was not stored: it has %d bytes, and Policy.MaxResult is %d", n, limit)
 	}
 	return nil
 }
 
-// room returns how many bytes of an outcome (see Outcome.size) the store keeps; 0: any
-// number.
+// room returns the limit of the store for Outcome.size, or 0 if it has none.
 func (s *sealer) room(in store.Store) (int, error) {
 	l, ok := store.As[store.Limiter](in)
 	if !ok || l.MaxResult() <= 0 {
@@ -100,12 +99,12 @@ func (s *sealer) room(in store.Store) (int, error) {
 	}
 	envelope := s.sealed(store.ID{}, Outcome{}).Size() - (&Outcome{}).size() + headSlack
 	if l.MaxResult() <= envelope {
-		return 0, invalid("the store keeps results of at most %d bytes, which the engine's checksum or encryption (%d bytes) fills alone", l.MaxResult(), envelope)
+		return 0, invalid("the store has room for results of at most %d bytes, less than the engine's checksum or encryption needs (%d bytes)", l.MaxResult(), envelope)
 	}
 	return l.MaxResult() - envelope, nil
 }
 
-// wrap puts what belongs to an operation, as that, into an envelope.
+// wrap seals content that belongs to an operation. as is its kind.
 func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 	if s.first != nil {
 		return s.first.Encrypt(content, binding(id, as))
@@ -113,29 +112,29 @@ func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 	return seal.Seal(content)
 }
 
-// sealed is an outcome as it is stored.
+// sealed is the stored form of an outcome.
 func (s *sealer) sealed(id store.ID, out Outcome) store.Result {
 	if s.first != nil {
 		r := out.encode()
 		return store.Result{Head: s.first.Encrypt(r.Marshal(), binding(id, out.state()))}
 	}
-	out.Body = bytes.Clone(out.Body) // the caller may change its own
+	out.Body = bytes.Clone(out.Body) // the caller may change its slice
 	return out.encode()
 }
 
-// open undoes seal.
+// open is the reverse of seal.
 func (s *sealer) open(rec store.Record) (out Outcome, err error) {
 	r := rec.Result
 	switch _, encrypted := seal.KeyName(r.Head); {
 	case encrypted && (r.Status != 0 || r.Type != "" || len(r.Body) > 0):
-		err = fmt.Errorf("%w: something is beside what is encrypted", seal.ErrDamaged)
+		err = fmt.Errorf("%w: the record has unencrypted parts beside the encrypted one", seal.ErrDamaged)
 	case encrypted || !s.acceptPlain:
 		var packed []byte
 		if packed, err = s.unwrap(rec.ID, rec.State, r.Head); err == nil {
 			err = r.Unmarshal(packed)
 		}
 	default:
-		r.Body = bytes.Clone(r.Body) // the store's memory is not the caller's to change
+		r.Body = bytes.Clone(r.Body) // the caller may change it, and the memory is the store's
 	}
 	if err == nil {
 		out, err = decodeStored(r)
@@ -144,13 +143,13 @@ func (s *sealer) open(rec store.Record) (out Outcome, err error) {
 	return out, err
 }
 
-// unwrap undoes wrap.
+// unwrap is the reverse of wrap.
 func (s *sealer) unwrap(id store.ID, as store.State, stored []byte) ([]byte, error) {
 	name, encrypted := seal.KeyName(stored)
 	switch key := s.keys[name]; {
 	case !encrypted && s.acceptPlain:
 		content, err := seal.Open(stored)
-		return bytes.Clone(content), err // the store's memory is not the caller's to change
+		return bytes.Clone(content), err // the caller may change it, and the memory is the store's
 	case !encrypted:
 		return nil, fmt.Errorf("%w: not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
 	case key == nil:
@@ -160,13 +159,13 @@ func (s *sealer) unwrap(id store.ID, as store.State, stored []byte) ([]byte, err
 	}
 }
 
-// binding is what a result belongs to.
+// binding is the additional data of a ciphertext.
 func binding(id store.ID, state store.State) []byte { return append(id[:len(id):len(id)], byte(state)) }
 
-// sealedMark begins a Label.Ref that is encrypted, and no other.
+// sealedMark is the prefix of an encrypted Label.Ref, and of no other.
 const sealedMark = "sealed:"
 
-// sealRef is the reference of an operation as it is stored.
+// sealRef is the stored form of a reference.
 func (s *sealer) sealRef(id store.ID, ref string) string {
 	if ref == "" || s.first == nil {
 		return ref
@@ -174,7 +173,7 @@ func (s *sealer) sealRef(id store.ID, ref string) string {
 	return sealedMark + base64.RawURLEncoding.EncodeToString(s.wrap(id, sealedReference, []byte(ref)))
 }
 
-// openRef undoes sealRef.
+// openRef is the reverse of sealRef.
 func (s *sealer) openRef(id store.ID, stored string) (string, error) {
 	text, sealed := strings.CutPrefix(stored, sealedMark)
 	switch {

@@ -45,7 +45,7 @@ type Engine struct {
 	inFlight   inFlightCalls
 	ends       endSignals
 	renewer    leaseRenewer
-	cuts       leaseCuts
+	shortening chan struct{} // a place for each lease that is being shortened
 	lostClaims lostClaims
 	waiters    atomic.Int64
 	finishing  atomic.Int64
@@ -98,7 +98,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	e.watcher, _ = store.As[store.Watcher](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.renewer.init(e)
-	e.cuts.waiting, e.cuts.turn = make(map[time.Duration]*cutting), make(chan struct{}, 1)
+	e.shortening = make(chan struct{}, maxShortening)
 	if sweeper, ok := store.As[store.Sweeper](s); ok && o.SweepEvery > 0 {
 		e.background(func(ctx context.Context) { e.sweepLoop(ctx, sweeper) })
 	}

@@ -114,8 +114,8 @@ func ExampleDeriveKey() {
 	// Output: aaa44d62-2d7b-8c32-92be-64777dbb1685
 }
 
-// An operator looks for what nobody knows about, finds the charge in the
-// processor's books, and writes down what happened. Every retry gets that.
+// An operator lists unknown operations, finds the charge in the processor's books, and
+// resolves the operation. Every retry returns that outcome.
 func ExampleEngine_Resolve() {
 	ctx := context.Background()
 	st := memory.New(memory.Options{})

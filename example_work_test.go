@@ -91,8 +91,7 @@ func ExampleStepOnce() {
 	// attempt 2 receipt 1 <nil>
 }
 
-// What an operation emits is stored with its outcome, and sent afterwards, by
-// whoever relays it.
+// Messages of an operation are stored with its outcome, and sent afterwards by a relay.
 func ExampleEngine_Relay() {
 	ctx := context.Background()
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})

@@ -11,37 +11,37 @@ import (
 )
 
 const (
-	maxLostClaims  = 1 << 16 // claims with a lost reply that are remembered; more are marked unknown, which is safe
-	lostClaimBatch = 64      // that are looked for at a time
+	maxLostClaims  = 1 << 16 // claims beyond this number become unknown when their lease ends, which is safe
+	lostClaimBatch = 64      // read at the same time
 
-	maxLostClaimPause = time.Minute // between two looks for one
+	maxLostClaimPause = time.Minute // between two reads of one record
 )
 
-// orphan is a claim that may have been granted without our hearing of it.
+// lostClaim is a claim whose reply was lost: the store may have granted it.
 type lostClaim struct {
 	id        store.ID
 	owner     store.Owner
-	accepted  bool // by Take
+	accepted  bool // claimed by Take
 	repeat    bool // see Item.Repeatable
-	uncounted bool // it is stored that this attempt does not count
+	uncounted bool // the record already excludes this attempt from the limit
 	keep      store.Retention
 	lease     time.Duration
-	pause     time.Duration // before the next look
+	pause     time.Duration // before the next read
 	next      time.Time
-	latest    time.Time // when it can have arrived at the latest
+	latest    time.Time // the claim cannot arrive after this time
 }
 
-// orphans are released by one goroutine, which lives while there are any.
+// lostClaims are released by one goroutine. It ends when there are none.
 type lostClaims struct {
 	mu        sync.Mutex
 	waiting   []lostClaim
 	releasing bool
 }
 
-// abandon releases a claim that may have been granted without our hearing of
-// it, whenever it arrives within the time that its lease could live, and whenever
-// the store can be asked again. Nothing was run under it, so without this a key
-// would be marked unknown as unknown for no reason.
+// rememberLostClaim schedules the release of a claim that the store may have granted. The
+// claim request may still arrive until its lease would have ended, so the record is read until
+// then. No handler ran under the claim: without the release, the operation would become
+// unknown for no reason.
 func (e *Engine) rememberLostClaim(t *request) {
 	now := time.Now()
 	e.lostClaims.mu.Lock()
@@ -56,7 +56,7 @@ func (e *Engine) rememberLostClaim(t *request) {
 	}
 }
 
-// cleanUp looks for orphans until there are none.
+// releaseLostClaims runs until no claims are left.
 func (e *Engine) releaseLostClaims(ctx context.Context) {
 	for rest := storeBackoff; ; {
 		batch, more := e.lostClaims.due(time.Now())
@@ -80,7 +80,7 @@ func (e *Engine) releaseLostClaims(ctx context.Context) {
 		}
 		wg.Wait()
 		e.lostClaims.again(again)
-		// A store that has just come back is not run down.
+		// The load on a store that has just recovered stays low.
 		rest = storeBackoff
 		if failed {
 			rest = maxBackoff / 10
@@ -88,8 +88,8 @@ func (e *Engine) releaseLostClaims(ctx context.Context) {
 	}
 }
 
-// due takes a batch of those that are to be looked for now; without any orphans
-// at all, more is false, and the cleaning ends.
+// due removes and returns the claims whose records must be read now. If none are waiting, more
+// is false and the goroutine must end.
 func (os *lostClaims) due(now time.Time) (batch []lostClaim, more bool) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
@@ -109,15 +109,15 @@ func (os *lostClaims) due(now time.Time) (batch []lostClaim, more bool) {
 	return batch, true
 }
 
-// back has those looked for again that were not to be found yet.
+// again adds the claims that were not released yet.
 func (os *lostClaims) again(again []lostClaim) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	os.waiting = append(os.waiting, again...)
 }
 
-// later is the orphan that is looked for again: as often as its lease demands,
-// and less often once only the store is waited for.
+// later schedules the next read: often while the claim can still arrive, then with growing
+// pauses until the store can be reached.
 func (o lostClaim) later(now time.Time) lostClaim {
 	most := maxLostClaimPause
 	if now.Before(o.latest) {
@@ -128,8 +128,8 @@ func (o lostClaim) later(now time.Time) lostClaim {
 	return o
 }
 
-// disclaim releases the claim if the store has it. It is done when the store has
-// said so after the claim can have arrived.
+// releaseLostClaim releases the claim if the store has it. It is done if the store answered at
+// a time when the claim can no longer arrive.
 func (e *Engine) releaseLostClaim(ctx context.Context, o *lostClaim) (done bool, err error) {
 	ctx = e.storeContext(ctx)
 	late := !time.Now().Before(o.latest)
@@ -153,16 +153,15 @@ func (e *Engine) releaseLostClaim(ctx context.Context, o *lostClaim) (done bool,
 	return false, err
 }
 
-// maxForsaken bounds how many records are ended so at a time.
+// maxFinishing bounds the runs whose end is written in the background.
 const maxFinishing = 1024
 
-// forsake ends, in the background, the record of a run that has ended and whose end
-// did not reach the store: call parks what could not be settled or marked unknown, and gives
-// back what could not be released. Retries would otherwise be told until the lease
-// has run out that it is being executed, and then that it is not known. What was sent
-// may still come through, and stands then.
+// finishLater repeats call in the background, until the lease has ended, for a run whose
+// settle or release failed. Call marks the record unknown or releases it. Otherwise retries
+// would be refused as in flight until the lease ends. If the first write was applied after
+// all, the fence refuses the second.
 func (e *Engine) finishLater(lease time.Duration, call func(context.Context) error) {
-	if e.finishing.Add(1) > maxFinishing { // those learn it when the lease has run out
+	if e.finishing.Add(1) > maxFinishing { // the others end with their lease
 		e.finishing.Add(-1)
 		return
 	}

@@ -22,20 +22,19 @@ const (
 	maxHeaderName  = 255
 )
 
-// Message is what an operation tells others: it leaves after the outcome is
-// durable, and never without it.
+// Message is a message that an operation publishes. It is sent after the outcome is durable,
+// and only if the outcome is stored.
 type Message struct {
-	// ID is the same every time the message is sent; consumers tell
-	// repetitions by it. Emit derives it from the operation and from how many
-	// messages were emitted before.
+	// ID is the same each time the message is sent, so that consumers can detect duplicates.
+	// Emit derives it from the operation and the number of messages emitted before.
 	ID string
-	// To is where it goes: a topic, a subject, a routing key.
+	// To is the destination: a topic, subject or routing key. 1 to 1,024 bytes.
 	To string
-	// Key is what messages are kept in order by, where the broker does that.
+	// Key orders messages, if the broker supports it. Default none.
 	Key string
-	// Header goes along with it.
+	// Header has the headers of the message.
 	Header map[string]string
-	// Body is what it says.
+	// Body is the payload.
 	Body []byte
 }
 
@@ -47,12 +46,12 @@ func (m Message) size() int {
 	return n
 }
 
-// sendable is the error for a message that no broker takes.
+// sendable returns an error for a message that brokers refuse.
 func (m Message) sendable() error {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	switch {
 	case m.To == "" || len(m.To) > maxDestination || strings.ContainsFunc(m.To, control):
-		return invalid("Message.To has %d bytes; it must say where the message goes, in 1 to %d without control characters", len(m.To), maxDestination)
+		return invalid("Message.To has %d bytes; set it to a destination of 1 to %d bytes without control characters", len(m.To), maxDestination)
 	case !utf8.ValidString(m.To) || !utf8.ValidString(m.Key):
 		return invalid("Message.To, Key and Header must be UTF-8")
 	}
@@ -67,16 +66,17 @@ func (m Message) sendable() error {
 	return nil
 }
 
-// Emit adds a message to the outcome of the run: it is stored by the same write,
-// in a transaction with the same commit, and sent afterwards, at least once, by
-// whoever relays what is in the store's outbox. It does not belong into a Step: a
-// later attempt, which does not run the step again, would not emit it. A run that
-// is released or marked unknown emits nothing, and neither does a replay. One that is settled
-// as failed in lease mode does: what it had done before it failed stands. In a
-// transaction its messages are rolled back with its writes. The message's ID
-// is derived and the one given ignored; header and body are copied. The error is an
-// *Error of kind KindInvalid: too much, what no broker takes, or Options.CheckMessage
-// refuses, a store that keeps no messages, or a run that has ended.
+// Emit adds a message to the outcome of the run. The message is stored in the same write as
+// the outcome, in a transaction with the same commit, and sent at least once afterwards (see
+// Engine.Relay).
+//
+// A run that is released, marked unknown or rolled back sends nothing, and neither does a
+// replay. A run that is settled as failed in lease mode does send its messages. Do not emit
+// inside a Step: a later attempt does not run the step again, and would not emit the message.
+//
+// Message.ID is replaced by a derived one. Header and body are copied. The error is an *Error
+// of kind KindInvalid: the run emits too much or has ended, brokers or Options.CheckMessage
+// refuse the message, or the store has no outbox.
 func (r *Run) Emit(m Message) error {
 	if _, err := r.e.outboxStore(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (r *Run) Emit(m Message) error {
 	defer r.mu.Unlock()
 	switch {
 	case r.replayed || r.ended && !r.transactional || r.committing:
-		return invalid("Emit after the run has ended, or its outcome was given to SettleTx")
+		return invalid("Emit after the run has ended or SettleTx was called")
 	case len(r.outbox) >= store.MaxMessages || r.outboxSize+m.size() > store.MaxOutbox:
 		return invalid("a run can emit %d messages and %d bytes", store.MaxMessages, store.MaxOutbox)
 	}
@@ -110,9 +110,8 @@ func (r *Run) emitted() []Message {
 	return r.outbox
 }
 
-// takeBack forgets what was emitted since there were that many messages, when the
-// transaction that was to hold them did not come about. It is for another try of
-// the same run.
+// takeBack removes the messages after the first to, when the transaction that would have
+// stored them was rolled back and the run tries again.
 func (r *Run) takeBack(to int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,17 +121,17 @@ func (r *Run) takeBack(to int) {
 	r.outbox, r.committing = r.outbox[:to:to], false
 }
 
-// packedOutbox is an outbox as it is stored.
+// packedOutbox is the stored form of an outbox.
 type packedOutbox struct {
 	Class     string
-	Tombstone time.Duration `json:",omitzero"` // how long the key is refused once all have left; 0: as the class says
+	Tombstone time.Duration `json:",omitzero"` // how long the key is refused after all messages were sent; 0: the class decides
 	Messages  []Message
 }
 
-// packedBySQL is the first byte of an outbox that stet_settle has written.
+// packedBySQL is the first byte of an outbox that stet_settle wrote.
 const packedBySQL = 3
 
-// unpack undoes what pack, or stet_settle, has done to messages.
+// unpack decodes an outbox that pack or stet_settle wrote.
 func (s *sealer) unpack(id store.ID, stored []byte) (p packedOutbox, err error) {
 	var plain []byte
 	if len(stored) > 0 && stored[0] == packedBySQL && s.acceptPlain {
@@ -143,8 +142,8 @@ func (s *sealer) unpack(id store.ID, stored []byte) (p packedOutbox, err error) 
 	return p, json.Unmarshal(plain, &p)
 }
 
-// sealed prepares the outcome and what the run has emitted for the store. It is
-// the end of emitting.
+// sealed prepares the outcome and the emitted messages for the store. No message can be
+// emitted afterwards.
 func (r *Run) sealed(out Outcome) store.Settlement {
 	r.mu.Lock()
 	r.committing = true
@@ -153,21 +152,21 @@ func (r *Run) sealed(out Outcome) store.Settlement {
 	return r.pack(out, messages)
 }
 
-// sealedUnlessInDoubt is sealed for a run that continues: no step that must not be
-// repeated may be begun any more, and none be in doubt.
-func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
+// sealedUnlessOpen is sealed for a run that continues. It fails while a StepOnce is
+// unresolved; afterwards no StepOnce can begin.
+func (r *Run) sealedUnlessOpen(out Outcome) (store.Settlement, error) {
 	r.mu.Lock()
-	doubt := r.openStepError()
-	r.committing = r.committing || doubt == nil
+	err := r.openStepError()
+	r.committing = r.committing || err == nil
 	messages := r.outbox
 	r.mu.Unlock()
-	if doubt != nil {
-		return store.Settlement{}, doubt
+	if err != nil {
+		return store.Settlement{}, err
 	}
 	return r.pack(out, messages), nil
 }
 
-// pack seals the outcome together with the run's trace and what was emitted.
+// pack seals the outcome together with the run's trace and its messages.
 func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	if of := observe.TraceOf(r.ctx).Run; of != nil && outcome.Trace == "" {
 		if trace := of(); len(trace) <= observe.MaxTrace {
@@ -185,18 +184,18 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	return out
 }
 
-// Relay hands to send what about limit operations, at most, have emitted, the longest
-// waiting first: operations[i] are the messages of one, in their order. send says by told
-// what became of those of each operation, once, and may do so from several goroutines:
-// nil, that all of them have been sent and that what is to keep them has confirmed it, so
-// they leave the outbox; or why not, which the observer is told. What is not confirmed
-// stays, and is returned again, to any caller, after the time again. Without any
-// messages send is not called.
+// Relay reads about limit operations with unsent messages, oldest first, and calls send with
+// them: operations[i] has the messages of one operation, in order. If there are none, send is
+// not called.
 //
-// Relay returns of how many operations it is stored that all messages were sent. Its error
-// joins that of send and *Errors of kind KindInvalid, KindDamaged or KindStore: messages
-// that were sent may be sent again, or a part of the store did not say what waits there.
-func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, told func(i int, err error)) error) (int, error) {
+// For each operation, send calls done once, from any goroutine. A nil error means that the
+// broker has confirmed all of its messages; they are removed from the outbox. Another error is
+// reported to the observer, and the messages are due again after the time again.
+//
+// Relay returns the number of operations whose messages were sent and removed. Its error joins
+// the error of send and *Errors of kind KindInvalid, KindDamaged or KindStore. After an error,
+// sent messages may be sent again, or a shard of the store was not read.
+func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, done func(i int, err error)) error) (int, error) {
 	outbox, err := e.outboxStore()
 	if err != nil {
 		return 0, err
@@ -206,7 +205,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	var operations [][]Message
 	for _, rec := range recs {
 		p, err := e.sealer.unpack(rec.ID, rec.Outbox)
-		if err != nil { // an operator's case: it stays in the outbox
+		if err != nil { // it stays in the outbox for an operator
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
 			continue
 		}
@@ -216,8 +215,8 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 		return 0, unasked
 	}
 	var mu sync.Mutex
-	var n int // not a result: send may leave behind what continues to tell
-	var unsaid error
+	var n int // not a named result: send may call done after it returned
+	var unremoved error
 	err = send(operations, func(i int, err error) {
 		p := parcels[i]
 		ev := observe.Event{Kind: observe.Unsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err}
@@ -228,7 +227,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 			if err == nil {
 				n++
 			} else {
-				unsaid = err // the last stands for the others
+				unremoved = err // the last of them
 			}
 			mu.Unlock()
 			if err != nil {
@@ -239,17 +238,17 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	return n, errors.Join(unasked, err, unsaid)
+	return n, errors.Join(unasked, err, unremoved)
 }
 
-// parcel is what one operation has emitted.
+// parcel is the outbox of one operation.
 type parcel struct {
 	claim store.Claim
 	class string
-	keep  time.Duration // 0: as the class says
+	keep  time.Duration // 0: the class decides
 }
 
-// relayed takes a parcel out of the outbox, also if the caller has left in the meantime.
+// relayed removes a parcel from the outbox, also if the context of the caller has ended.
 func (e *Engine) relayed(ctx context.Context, p parcel) error {
 	keep := e.policyOf(p.class).Retention
 	keep.Tombstone = cmp.Or(p.keep, keep.Tombstone)

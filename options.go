@@ -234,7 +234,7 @@ func (p Policy) check() error {
 	}
 	switch s := p.Stale; {
 	case s.kind == itDidNotHappen, s.kind == itHappened && !s.outcome.Failed:
-		bad("Stale must be CannotKnow, MayRunAgain, or ItHappened with an outcome that is Failed: it is said of dead runs that no verifier knows about")
+		bad("Stale must be CannotKnow, MayRunAgain, or ItHappened with an outcome that is Failed: it applies to expired runs that no verifier can explain")
 	case s.kind == itHappened && !s.outcome.Gone:
 		if err := s.outcome.fit(p.MaxResult); err != nil {
 			bad("Stale has an outcome that cannot be stored: %w", err)

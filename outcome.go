@@ -106,7 +106,7 @@ func (o Outcome) Decode(v any) error {
 	case err == nil, len(o.Body) == 0 && errors.Is(err, codec.ErrUnsupported):
 		return nil
 	case errors.Is(err, codec.ErrUnsupported):
-		return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Adapter)}
+		return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the adapter %s", o.Type, o.Adapter)}
 	default:
 		return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
 	}

@@ -16,26 +16,24 @@ import (
 )
 
 const (
-	// beatBatch bounds how many leases are renewed in one store call.
+	// renewBatch bounds the leases in one store call.
 	renewBatch = 1000
 
-	// minTick bounds how often the keeper looks for runs that have used up
-	// their time; MinLease/6 is above it.
+	// minTick bounds how often the loop checks the run timeouts. MinLease/6 is longer.
 	minTick = 5 * time.Millisecond
 )
 
-// keeper renews the leases of all runs of the process together: those that flights have.
-// One goroutine, which lives while there are runs, watches them; what it sends to the
-// store goes out from others, one round at a time for each length of lease, so that a slow
-// store does not keep it from seeing that a lease has run out. A run that ends
-// within a third of its lease costs no heartbeat at all.
+// leaseRenewer renews the leases of all runs of the process. One goroutine watches them while
+// there are runs. Store calls are made in others, one round at a time for each lease length,
+// so that a slow store does not delay the detection of an expired lease. A run that ends
+// within a third of its lease needs no renewal.
 type leaseRenewer struct {
 	e      *Engine
 	tick   time.Duration
-	active atomic.Bool // the loop runs; it is changed with mu held
+	active atomic.Bool // the loop runs; changed with mu held
 
 	mu       sync.Mutex
-	renewing map[time.Duration]bool // by lease: a renewal is on its way
+	renewing map[time.Duration]bool // by lease length: a renewal is in progress
 }
 
 func (k *leaseRenewer) init(e *Engine) {
@@ -47,8 +45,8 @@ func (k *leaseRenewer) init(e *Engine) {
 	}
 }
 
-// start watches runs from now on, also after one that was added just before; false if
-// the engine was closed.
+// start starts the loop if it is not running. It returns false if the engine is closed.
+// Callers add their run first.
 func (k *leaseRenewer) start() bool {
 	if k.active.Load() {
 		return true
@@ -61,12 +59,12 @@ func (k *leaseRenewer) start() bool {
 	return k.active.Load()
 }
 
-// rest reports whether the loop may end, as there is no run. One that is added from now
-// on starts it anew.
+// stopIfIdle reports whether the loop must end because there are no runs. A run that is added
+// later starts the loop again.
 func (k *leaseRenewer) stopIfIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.active.Store(false) // before it looks: a run that it does not see finds it false
+	k.active.Store(false) // first: a run that is added during the check starts the loop again
 	k.e.inFlight.leased(func(*Run, time.Time) { k.active.Store(true) })
 	return !k.active.Load()
 }
@@ -90,7 +88,7 @@ func (k *leaseRenewer) loop(ctx context.Context) {
 		}
 		for lease, runs := range due {
 			sent := k.e.background(func(ctx context.Context) {
-				var wg sync.WaitGroup // none waits for another, of which a part of the store may be down
+				var wg sync.WaitGroup // separate calls: a failed shard delays only its own
 				for some := range slices.Chunk(runs, renewBatch) {
 					wg.Go(func() { k.renew(ctx, some, lease) })
 				}
@@ -110,7 +108,8 @@ func (k *leaseRenewer) renewed(lease time.Duration) {
 	delete(k.renewing, lease)
 }
 
-// quiet waits until no renewal of that length is on its way, or is given up.
+// waitForRenewal waits until no renewal of that lease length is in progress, at most half a
+// lease.
 func (k *leaseRenewer) waitForRenewal(lease time.Duration) {
 	for end := time.Now().Add(lease / 2); time.Now().Before(end); {
 		k.mu.Lock()
@@ -122,9 +121,9 @@ func (k *leaseRenewer) waitForRenewal(lease time.Duration) {
 	}
 }
 
-// due returns the runs whose leases are to be renewed now, by lease, and those
-// that are over, with the cause; some is false if there are no runs at all. Runs that are
-// being settled are neither expired nor given up.
+// due returns the runs whose leases must be renewed now, by lease length, and the runs to
+// cancel, with the cause. If there are no runs, some is false. A run that is being settled is
+// not cancelled.
 func (k *leaseRenewer) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, some bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,7 +135,7 @@ func (k *leaseRenewer) due(now time.Time) (due map[time.Duration][]*Run, over ma
 		case now.Sub(r.begun) >= r.p.RunTimeout && !r.settling():
 			over[r] = ErrRunTimeout
 		case unrenewed >= r.p.Lease && !r.settling():
-			// The store may have let others in by now.
+			// The store may have granted the key to another claimant.
 			over[r] = ErrLeaseLost
 		case unrenewed >= r.p.Lease/3 && !k.renewing[r.p.Lease]:
 			due[r.p.Lease] = append(due[r.p.Lease], r)
@@ -144,12 +143,12 @@ func (k *leaseRenewer) due(now time.Time) (due map[time.Duration][]*Run, over ma
 	})
 	for lease, runs := range due {
 		k.renewing[lease] = true
-		slices.SortFunc(runs, func(a, b *Run) int { return bytes.Compare(a.rec.ID[:], b.rec.ID[:]) }) // flights have no order
+		slices.SortFunc(runs, func(a, b *Run) int { return bytes.Compare(a.rec.ID[:], b.rec.ID[:]) }) // the order of locks in the store
 	}
 	return due, over, some
 }
 
-// renew extends the leases of runs, and cancels those that are lost.
+// renew extends the leases of runs, and cancels the runs whose lease is lost.
 func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 	byID := make(map[store.ID]*Run, len(runs))
 	claims := make([]store.Claim, len(runs))
@@ -157,8 +156,8 @@ func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Durati
 		claims[i] = r.rec.Claim()
 		byID[r.rec.ID] = r
 	}
-	// It is begun before half of the lease has gone, and must be over well before all
-	// of it has: those whose part of the store is down take all of this time.
+	// Renewal starts before half of the lease has passed. Calls to a failed shard take
+	// the whole timeout, and must end well before the lease does.
 	bounded, cancel := context.WithTimeout(ctx, min(k.e.o.StoreTimeout, lease/3))
 	defer cancel()
 	fault.At(fault.HeartbeatBefore)
@@ -171,15 +170,15 @@ func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Durati
 		}
 		unasked, ok := errors.AsType[*store.PartialError](err)
 		if !ok {
-			return // tried again; see due for when it is too late
+			return // the next tick tries again, until due cancels the run
 		}
-		for _, c := range unasked.Claims { // the others stand
+		for _, c := range unasked.Claims { // the other leases were extended
 			delete(byID, c.ID)
 		}
 	}
 	for _, c := range lost {
 		if r := byID[c.ID]; r != nil && r.rec.Fence == c.Fence {
-			// One that is being settled is found settled.
+			// A run that is being settled may already be settled in the store.
 			if !r.settling() {
 				k.lose(ctx, r, ErrLeaseLost)
 			}
@@ -191,9 +190,9 @@ func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Durati
 	}
 }
 
-// cancelled is the event of a run that the engine cancels, with the cause.
+// cancelled returns the event for a run that the engine cancels with this cause.
 func cancelled(cause error) observe.Kind {
-	switch cause { //nolint:errorlint // the very values
+	switch cause { //nolint:errorlint // causes are never wrapped
 	case ErrRunTimeout:
 		return observe.TimedOut
 	case ErrClosed:
@@ -202,8 +201,8 @@ func cancelled(cause error) observe.Kind {
 	return observe.LeaseLost
 }
 
-// lose cancels a run that still continues. It may settle nevertheless, if its
-// fence is still the newest.
+// lose cancels a run that is in progress. The run can still settle while its fence is the
+// newest.
 func (k *leaseRenewer) lose(ctx context.Context, r *Run, cause error) {
 	if !k.e.inFlight.lose(r.f) {
 		return // it ended in the meantime
@@ -214,8 +213,7 @@ func (k *leaseRenewer) lose(ctx context.Context, r *Run, cause error) {
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 
-// close cancels the runs that are left when the engine is closed: it renews their leases
-// no longer.
+// close cancels the remaining runs when the engine is closed.
 func (k *leaseRenewer) close(ctx context.Context) {
 	for !k.stopIfIdle() {
 		var left []*Run

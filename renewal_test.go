@@ -14,9 +14,9 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// The keeper's loop ends when there are no runs, and a run that is added at that very
-// moment starts it anew: without it the lease would run out under its handler.
-func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
+// The renewal loop ends when there are no runs. A run that is added at the same moment
+// starts it again; otherwise its lease would expire while the handler runs.
+func TestEveryRunHasARenewalLoop(t *testing.T) {
 	e, err := New(memory.New(memory.Options{}), Options{SweepEvery: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
 		}
 		e.renewer.mu.Lock() // no rest is in progress
 		if !e.renewer.active.Load() {
-			t.Errorf("run %d has no keeper", i)
+			t.Errorf("run %d has no renewal loop", i)
 		}
 		e.renewer.mu.Unlock()
 		if err := run.Release(context.Background(), Again{Forget: true}); err != nil {

@@ -423,8 +423,8 @@ func (r *Run) end() bool {
 // it marks the operation unknown instead, and returns an error.
 func (r *Lease) startEnding(ctx context.Context) error {
 	r.mu.Lock()
-	doubt := r.openStepError()
-	if doubt == nil {
+	open := r.openStepError()
+	if open == nil {
 		defer r.mu.Unlock()
 		if r.ended {
 			return invalid("the run has ended already")
@@ -437,7 +437,7 @@ func (r *Lease) startEnding(ctx context.Context) error {
 	if k := KindOf(err); k == KindFenced || k == KindInvalid {
 		return err
 	}
-	return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(doubt, err)}
+	return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(open, err)}
 }
 
 // openStepError returns the error for a run with an unresolved StepOnce, or nil. The caller

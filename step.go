@@ -162,7 +162,7 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 		r.mu.Unlock()
 		return invalid("the step %q was begun when the run had ended, or its outcome was given to SettleTx", name)
 	}
-	r.doubt(name)
+	r.leaveOpen(name)
 	r.mu.Unlock()
 	err := r.note(ctx, ws, name, &step{})
 	if err != nil { // the step does not begin
@@ -173,8 +173,8 @@ func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) er
 	return err
 }
 
-// doubt marks a step as unresolved, so that only MarkUnknown may end the run. The caller holds r.mu.
-func (r *Run) doubt(name string) {
+// leaveOpen marks a step as unresolved, so that only MarkUnknown may end the run. The caller holds r.mu.
+func (r *Run) leaveOpen(name string) {
 	if r.openSteps == nil {
 		r.openSteps = make(map[string]struct{})
 	}
@@ -338,7 +338,7 @@ func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	defer r.mu.Unlock()
 	for name, s := range n.Steps {
 		if !s.Done {
-			r.doubt(name)
+			r.leaveOpen(name)
 		}
 	}
 	return nil
@@ -359,8 +359,8 @@ func (e *Engine) notes(rec store.Record) (n notes, err error) {
 	return n, nil
 }
 
-// doubt returns the name of an unresolved StepOnce, or "" if there is none.
-func (n notes) doubt() (first string) {
+// openStep returns the name of an unresolved StepOnce, or "" if there is none.
+func (n notes) openStep() (first string) {
 	for name, s := range n.Steps { // the first by name, so that each call returns the same one
 		if !s.Done && (first == "" || name < first) {
 			first = name
@@ -411,7 +411,7 @@ func (r *Run) save(ctx context.Context, ws store.WorkStore, n notes) error {
 }
 
 // repeats reports whether a worker may repeat the run once n is stored.
-func (r *Run) repeats(n notes) bool { return r.repeatable && n.doubt() == "" }
+func (r *Run) repeats(n notes) bool { return r.repeatable && n.openStep() == "" }
 
 func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatable bool) error {
 	packed, err := r.packNotes(n)

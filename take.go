@@ -11,33 +11,29 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// unfitRest is how long an operation is left alone that cannot be read, or whose
+// unreadablePause is the time until an operation is due again that cannot be decoded, or whose
 // class this process does not have.
 const unreadablePause = time.Hour
 
-// Item is an accepted operation that waits to be run: what a queue carries. What a
-// queue says of an operation is believed no further than its ID: it may be late, or
-// forged. The record decides which class and name it has.
+// Item is an accepted operation that waits to run, as queues carry it. A queue entry may be
+// old or forged: the engine uses only its ID, and compares class and name with the record.
 type Item struct {
 	ID    store.ID
 	Class string // names the policy
 	Name  string // names the handler
 
-	// Repeatable says that a run which dies may be repeated, whatever it has done:
-	// all its effects are in a transaction that is not committed then, or doing
-	// them twice has one effect. It is for what takes the item to say, and no
-	// part of what a queue carries. The operation is then due again as soon as the
-	// lease of an expired run has run out, and never Unknown, unless a StepOnce is in
-	// doubt.
+	// Repeatable says that an abandoned run may be repeated: its effects are in a transaction
+	// that was then not committed, or doing them twice has one effect. The worker sets it;
+	// queues do not carry it. The operation is due again when the lease expires, and does not
+	// become Unknown unless a StepOnce is unresolved.
 	Repeatable bool
 }
 
-// Due returns about limit accepted operations, at most, that wait to be run, with
-// one of the names; without names, whatever their name. Of one name the longest
-// waiting come first, and names take turns. They are returned again, to any caller,
-// unless they were taken within that time; so what a queue or a worker loses is not
-// lost. A process asks for the names that it can run, store.MaxDueNames at most: what it
-// cannot is left to others. The error is an *Error of kind KindInvalid or KindStore.
+// Due returns about limit accepted operations that wait to run, with one of the names, or with
+// any name if none are given. For each name the oldest come first, and names take turns. An
+// operation that is not taken within the time again is returned again, to any caller;
+// therefore a queue or worker may lose it. A process queries the names that it has handlers
+// for, at most store.MaxDueNames. The error is an *Error of kind KindInvalid or KindStore.
 func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Item, error) {
 	ws, err := e.workStore()
 	switch {
@@ -50,7 +46,7 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names 
 	items := make([]Item, 0, len(recs))
 	for _, rec := range recs {
 		op, w, err := e.unpack(rec)
-		if err != nil { // an operator's case: it stays accepted
+		if err != nil { // it stays accepted, for an operator
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: err})
 			continue
 		}
@@ -59,15 +55,15 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names 
 	return items, err
 }
 
-// due asks the store for what is due, if limit and again are in range.
+// due checks limit and again, and reads the records that are due.
 func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask func(context.Context) ([]store.Record, error)) ([]store.Record, error) {
 	if limit < 1 || limit > store.MaxBrowse || again <= 0 || again > store.MaxDelay {
 		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, store.MaxBrowse, store.MaxDelay)
 	}
-	// Not tried again: what was in a lost reply is due again soon.
+	// Not retried: the records of a lost reply are due again soon.
 	recs, err := ask(e.storeContext(ctx))
 	if partial, ok := errors.AsType[*store.PartialError](err); ok {
-		for _, c := range partial.Claims { // an operator's case, see Browser
+		for _, c := range partial.Claims { // for an operator, see Browser
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})
 		}
 		return recs, nil
@@ -78,9 +74,8 @@ func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask fu
 	return recs, nil
 }
 
-// Arrived returns a channel that is closed when this engine has next accepted an
-// operation, or settled one with messages, or Wake is called: who polls Due or
-// Relay need not wait.
+// Arrived returns a channel that is closed when this engine next accepts an operation, settles
+// one with messages, or Wake is called. Callers that poll Due or Relay can stop waiting then.
 func (e *Engine) Arrived() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -90,8 +85,8 @@ func (e *Engine) Arrived() <-chan struct{} {
 	return e.arrived
 }
 
-// Wake closes the channel of Arrived. Only transactions need it that are the
-// caller's own: call it after the commit that TxEngine.Accept or TxEngine.Settle was part of.
+// Wake closes the channel of Arrived. Call it after the commit of your own transaction that
+// contains TxEngine.Accept or TxEngine.Settle.
 func (e *Engine) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,15 +96,14 @@ func (e *Engine) Wake() {
 	}
 }
 
-// Take is a worker's Begin: it takes the claim of an accepted operation. The run
-// has its Work, and its policy is that of the class that it was accepted under; if it
-// is Replayed, the operation has ended, and there is nothing to do. Release lets it be run
-// again; Settle, TxEngine.Finish and MarkUnknown are as ever.
+// Take claims an accepted operation for a worker. The run has its Work, and the policy of the
+// class under which it was accepted. If the run is Replayed, the operation is settled already.
+// Release makes it run again; Settle, TxEngine.Finish and MarkUnknown end it.
 //
-// The error is an *Error of kind KindInvalid (no such class), KindInFlight (it runs, or is to
-// wait still, by Work.After or Again.After: it will be due), KindUnknown (and its policy does not
-// say what is to become of it), KindExpired, KindFenced (there is no such operation, or it
-// was not accepted), KindDamaged, KindStore or KindClosed.
+// The error is an *Error of kind KindInvalid (no such class), KindInFlight (it runs, or is not
+// due yet because of Work.After or Again.After), KindUnknown (and its policy does not resolve
+// it), KindExpired, KindFenced (there is no such operation, or it was not accepted),
+// KindDamaged, KindStore or KindClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -153,7 +147,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 		run.steps.mu.Lock()
 		defer run.steps.mu.Unlock()
 		run.steps.marked = it.Repeatable
-		return run, run.load(ctx, ws) // which e.take has found to be readable
+		return run, run.load(ctx, ws) // take has checked that they can be read
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
 	case rec.State == store.None:
@@ -161,7 +155,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case rec.State == store.Unknown:
 		e.observe(ctx, t.event(observe.ToldUnknown, rec, nil))
 		return nil, &Error{Kind: KindUnknown, Execution: MayHaveExecuted}
-	case rec.State == store.Accepted: // it is to wait
+	case rec.State == store.Accepted:
 		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it is not due yet")}
 	case rec.State == store.Running:
 		e.observe(ctx, t.event(observe.InFlight, rec, nil))
@@ -172,7 +166,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	}
 }
 
-// take asks the store once, and makes the ticket that of the operation.
+// take calls the store, and completes t with the operation of the record.
 func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec store.Record, w packedWork, err error) {
 	fault.At(fault.ClaimBefore)
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
@@ -185,7 +179,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 		return rec, w, e.unclaimed(ctx, t, rec, err)
 	}
 	t.req.Fingerprint, t.req.Scope = rec.Fingerprint, rec.Scope
-	if rec.Work == nil && (rec.State == store.Unknown || rec.State == store.Retryable) { // the key was used anew
+	if rec.Work == nil && (rec.State == store.Unknown || rec.State == store.Retryable) { // the key was used again, without Accept
 		return rec, w, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
 	}
 	op, w, err := e.unpack(rec)
@@ -193,10 +187,10 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 		err = invalid("the operation's class %q is not among Options.Classes", op.Class)
 	}
 	if err == nil && rec.State == store.Running {
-		_, err = e.notes(rec) // they say whether it may be run
+		_, err = e.notes(rec) // unreadable notes: it must not run
 	}
 	if err != nil {
-		if rec.State == store.Running && rec.Owner == t.req.Owner { // no other process can read it either; an operator must look
+		if rec.State == store.Running && rec.Owner == t.req.Owner { // other processes cannot read it either; an operator must
 			err = errors.Join(err, e.returnUncounted(ctx, ws, rec, t.repeats, unreadablePause))
 		}
 		return rec, w, err
@@ -210,14 +204,14 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 	return rec, w, nil
 }
 
-// Finish ends a run in a transaction: what fn writes through tx and the outcome that it
-// returns become durable together or not at all. A run that is stale by then writes
-// nothing.
+// Finish ends a run in a transaction: the writes of fn through tx and its outcome are
+// committed together or not at all. If the run's fence is not the newest, nothing is
+// committed.
 //
-// On error the transaction may or may not have committed, and messages that fn has
-// emitted are forgotten. End the run with Release; KindFenced from it means that an
-// outcome is stored, possibly this one. The error is that of fn, or an *Error of kind
-// KindFenced, KindStore, KindInvalid, or KindRetryable with a *store.AbortedError.
+// After an error the transaction may or may not be committed, and the messages of fn are
+// dropped. End the run with Release: if that returns KindFenced, an outcome is stored,
+// possibly this one. The error is that of fn, or an *Error of kind KindFenced, KindStore,
+// KindInvalid, or KindRetryable with a *store.AbortedError.
 func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Context, Tx) (Outcome, error)) error {
 	ws, err := te.workStore()
 	switch {
@@ -234,7 +228,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 			r.takeBack(before)
 		}
 	}()
-	// The context of a run that was cancelled in the meantime ends no transaction.
+	// The end of the run's context must not interrupt the transaction.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.e.o.StoreTimeout+r.p.RunTimeout)
 	defer cancel()
 	err = ws.InTx(bounded, func(inner context.Context, tx Tx) error {
@@ -265,46 +259,46 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	if !r.end() {
 		return invalid("the run was ended by another caller while its transaction was committed")
 	}
-	r.finish(entry{}) // followers ask the store
+	r.finish(entry{}) // waiting callers read the store
 	if len(r.emitted()) > 0 {
 		r.e.Wake()
 	}
 	return r.report(ctx, observe.Settled, state, nil)
 }
 
-// interruption is what the version of notes grows by for each attempt that does not
-// count: its upper 16 bits say how many there were. They can be read, and written, also
-// where the notes themselves cannot.
+// uncountedUnit is the step of the version of notes for each uncounted attempt: the upper 16
+// bits are their number. It can be read and written even if the notes themselves cannot be
+// decrypted.
 const uncountedUnit = 1 << 48
 
-const maxUncounted = 1<<16 - 1 // those beyond count
+const maxUncounted = 1<<16 - 1 // further attempts count
 
 func uncountedAttempts(rec store.Record) int { return int(rec.Notes.Version / uncountedUnit) }
 
-// spare stores that the attempt of a record does not count, and reports whether it
-// has. rec has its notes as they are now. If it cannot be stored, the attempt counts.
+// markUncounted excludes the attempt of a record from the limit, and reports whether that is
+// stored. rec has its current notes. If the store fails, the attempt counts.
 func (e *Engine) markUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {
-	if uncountedAttempts(rec) >= min(rec.Attempt, maxUncounted) { // the last is stored already
+	if uncountedAttempts(rec) >= min(rec.Attempt, maxUncounted) { // already stored for this attempt
 		return false
 	}
-	notes := rec.Notes // no others: who cannot read the work must not encrypt
+	notes := rec.Notes // unchanged: a process that cannot decrypt must not encrypt
 	notes.Version += uncountedUnit
 	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
-		if rec.State == store.Unknown { // its lease has run out in the meantime
+		if rec.State == store.Unknown { // its lease has expired in the meantime
 			return ws.Strike(ctx, rec.Claim(), notes)
 		}
 		return ws.Save(ctx, rec.Claim(), notes, repeatable)
 	})
 }
 
-// unseen releases a record of Take that reached no worker.
+// returnUncounted releases a record of Take that no handler received.
 func (e *Engine) returnUncounted(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
 	e.markUncounted(ctx, ws, rec, repeatable)
 	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
 }
 
-// uncount has the attempt of a run that is to be released not count, as far as it can be
-// stored.
+// releaseUncounted excludes the attempt of a run that is being released from the limit, if the
+// store can save it.
 func (r *Run) releaseUncounted(ctx context.Context, again Again) {
 	switch {
 	case r.taken:
@@ -312,7 +306,7 @@ func (r *Run) releaseUncounted(ctx context.Context, again Again) {
 	case r.e.works == nil, r.forgets(again): // no record, no attempt
 	default:
 		r.steps.mu.Lock()
-		err := r.load(ctx, r.e.works) // what earlier runs have stored
+		err := r.load(ctx, r.e.works) // notes of earlier runs
 		r.steps.mu.Unlock()
 		if err == nil {
 			r.markUncounted(ctx, r.e.works)
@@ -320,7 +314,7 @@ func (r *Run) releaseUncounted(ctx context.Context, again Again) {
 	}
 }
 
-// spare is Engine.spare for a run that ends.
+// markUncounted is Engine.markUncounted for a run that ends.
 func (r *Run) markUncounted(ctx context.Context, ws store.WorkStore) {
 	b := &r.steps
 	b.mu.Lock()

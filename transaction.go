@@ -34,7 +34,7 @@ func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 		return nil, invalid("WithTx needs the engine's store")
 	case !same(e.store, s):
 		return nil, invalid("WithTx needs the very store that stet.New was given, a %T, and got another one, a %T: "+
-			"make the engine over the store whose transactions are to be used", e.store, s)
+			"create the engine over the store of these transactions", e.store, s)
 	}
 	t := &TxEngine[Tx]{e: e, s: s}
 	t.works, _ = store.As[store.WorkTxStore[Tx]](s)
@@ -70,7 +70,7 @@ func (t *TxEngine[Tx]) workStore() (store.WorkTxStore[Tx], error) {
 	if t.works != nil {
 		return t.works, nil
 	}
-	return nil, invalid("the store %T keeps no work in transactions of type %v", t.s, reflect.TypeFor[Tx]())
+	return nil, invalid("the store %T does not store work in transactions of type %v", t.s, reflect.TypeFor[Tx]())
 }
 
 // DoTx is Do in one transaction. The writes of fn through tx and the outcome become durable
@@ -192,9 +192,9 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome
 	case !same(r.e.store, te.s) || r.transactional || r.settling():
 		return invalid("Settle needs a run of Begin, and of its store, that has not ended")
 	}
-	sealed, doubt := r.sealedUnlessInDoubt(out)
-	if doubt != nil {
-		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: doubt}
+	sealed, open := r.sealedUnlessOpen(out)
+	if open != nil {
+		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: open}
 	}
 	fault.At(fault.SettleBefore)
 	err := te.s.SettleTx(ctx, tx, r.rec.Claim(), sealed, r.p.Retention)
@@ -321,7 +321,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	case err != nil:
 		return store.Settlement{}, errRolledBack{err}
 	case run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted:
-		return store.Settlement{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
+		return store.Settlement{}, errRolledBack{errors.New("the operation declared that it had no effect")}
 	}
 	tr.outcome = out
 	return run.sealed(out), nil
@@ -355,7 +355,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		return runs
 	}
 	var longest time.Duration
-	for _, t := range g.tickets {
+	for _, t := range g.requests {
 		longest = max(longest, t.p.RunTimeout)
 	}
 	// From here on, the end of the caller's context has no effect.
@@ -379,7 +379,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		if rec.Owner != g.reqs[i].Owner || !rec.State.Settled() {
 			continue
 		}
-		t, begun := g.tickets[i], g.begun[i]
+		t, begun := g.requests[i], g.begun[i]
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.discardReason()})
@@ -392,7 +392,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 // group is one call of RunGroup.
 type group struct {
 	e       *Engine
-	tickets []*request
+	requests []*request
 	reqs    []store.ClaimRequest
 	keep    []store.Retention
 	begun   []*Run
@@ -407,14 +407,14 @@ func (g *group) check(ctx context.Context, ops []Op) bool {
 			return false
 		}
 		seen[t.req.ID] = true
-		g.tickets, g.reqs, g.keep = append(g.tickets, t), append(g.reqs, t.req), append(g.keep, t.p.Retention)
+		g.requests, g.reqs, g.keep = append(g.requests, t), append(g.reqs, t.req), append(g.keep, t.p.Retention)
 	}
 	return len(ops) > 0
 }
 
 // begin makes the run in fn's context.
 func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
-	t := g.tickets[i]
+	t := g.requests[i]
 	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}
 	run.setContext(ctx, end)
 	g.begun[i] = run

@@ -27,7 +27,7 @@ func emitting(t *testing.T, e *stet.Engine, key string) error {
 func refused(t *testing.T, what string, err error, says string) {
 	t.Helper()
 	if stet.KindOf(err) != stet.KindInvalid && stet.KindOf(err) != stet.KindFailed || !strings.Contains(err.Error(), says) {
-		t.Errorf("%s: %v; want it refused, because the store %s", what, err, says)
+		t.Errorf("%s: %v; want an error with %q", what, err, says)
 	}
 }
 
@@ -35,7 +35,7 @@ func TestStoreMayKeepWorkOrMessagesAlone(t *testing.T) {
 	s := memory.New(memory.Options{})
 	works := newEngine(t, struct{ store.WorkStore }{s}, stet.Options{})
 	accept(t, works, op, parcel)
-	refused(t, "Emit over a store of work", emitting(t, works, "a"), "keeps no messages")
+	refused(t, "Emit over a store of work", emitting(t, works, "a"), "has no outbox")
 	sends := newEngine(t, struct{ store.OutboxStore }{s}, stet.Options{})
 	if err := emitting(t, sends, "b"); err != nil {
 		t.Errorf("Emit over a store of messages: %v", err)
@@ -44,7 +44,7 @@ func TestStoreMayKeepWorkOrMessagesAlone(t *testing.T) {
 		t.Errorf("%d records have messages, %v; want 1", len(recs), err)
 	}
 	_, err := sends.Accept(t.Context(), op, parcel)
-	refused(t, "Accept over a store of messages", err, "keeps no work")
+	refused(t, "Accept over a store of messages", err, "does not store work")
 }
 
 // An engine finds what its store can do behind any number of wrappers, if they say what
@@ -85,8 +85,8 @@ func TestWrapperWithUnwrapKeepsAbilities(t *testing.T) {
 func TestWrapperWithoutUnwrapLosesAbilitiesAloud(t *testing.T) {
 	e := newEngine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	_, err := e.Accept(t.Context(), op, parcel)
-	refused(t, "Accept", err, "is a store.Wrapper")
-	refused(t, "Emit", emitting(t, e, "a"), "is a store.Wrapper")
+	refused(t, "Accept", err, "or a store.Wrapper around one")
+	refused(t, "Emit", emitting(t, e, "a"), "or a store.Wrapper around one")
 }
 
 // txInFront is a wrapper of a store with transactions.
@@ -105,7 +105,7 @@ func TestWrapperOfTransactionsKeepsWork(t *testing.T) {
 		says string
 	}{
 		"with Unwrap":    {txInFront{s}, ""},
-		"without Unwrap": {struct{ store.TxStore[*sql.Tx] }{s}, "keeps no work in transactions"},
+		"without Unwrap": {struct{ store.TxStore[*sql.Tx] }{s}, "does not store work in transactions"},
 	} {
 		te, err := stet.WithTx(newEngine(t, c.s, stet.Options{}), c.s)
 		if err != nil {

@@ -192,8 +192,8 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 		if name == "Emit" {
 			err = errors.Unwrap(err) // of the handler
 		}
-		says := map[string]string{"Relay": "keeps no messages", "Emit": "keeps no messages"}
-		if stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), cmp.Or(says[name], "keeps no work")) {
+		says := map[string]string{"Relay": "has no outbox", "Emit": "has no outbox"}
+		if stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), cmp.Or(says[name], "does not store work")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -54,8 +54,8 @@ func refusal(err error) error {
 	}
 }
 
-// An adapter of one's own: a protocol that no package of stet serves.
-func Example_face() {
+// A custom adapter, for a protocol without a package of stet.
+func Example_adapter() {
 	engine, _ := stet.New(memory.New(memory.Options{}), stet.Options{})
 	defer engine.Close()
 	charges := 0
