@@ -192,10 +192,10 @@ func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Durati
 
 // cancelled returns the event for a run that the engine cancels with this cause.
 func cancelled(cause error) observe.Kind {
-	switch cause { //nolint:errorlint // causes are never wrapped
-	case ErrRunTimeout:
+	switch {
+	case errors.Is(cause, ErrRunTimeout):
 		return observe.TimedOut
-	case ErrClosed:
+	case errors.Is(cause, ErrClosed):
 		return observe.CutOff
 	}
 	return observe.LeaseLost

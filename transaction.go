@@ -188,8 +188,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 //   - After an unacknowledged commit: use a second transaction. It fails with KindFenced if the
 //     first has committed.
 func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
-	switch {
-	case !same(r.e.store, te.s) || r.transactional || r.settling():
+	if !same(r.e.store, te.s) || r.transactional || r.settling() {
 		return invalid("Settle needs a run of Begin, and of its store, that has not ended")
 	}
 	sealed, open := r.sealedUnlessOpen(out)
@@ -227,7 +226,7 @@ type errRolledBack struct{ cause error }
 func (e errRolledBack) Error() string { return "rolled back" }
 
 // claim claims, runs and settles in one transaction.
-func (tr *txRun[Tx]) claim(ctx context.Context, t *request) (store.Record, error) {
+func (tr *txRun[Tx]) claim(ctx context.Context, _ *request) (store.Record, error) {
 	fault.At(fault.ClaimBefore)
 	tr.run = nil // of an earlier round, which lost to another claim
 	rec, err := tr.transact(ctx)

@@ -30,7 +30,7 @@ func hostile(n int) map[string]string {
 		"empty arrays":                   "[" + strings.Repeat("[],", n/3) + "0]",
 		"objects in arrays":              "[" + spread.String() + "0]",
 		"elements below many arrays":     nested("[", "]"),
-		"elements below many objects":    strings.Replace(nested(`{"`+name+`":`, "}"), "0,", "[0,", 0),
+		"elements below many objects":    nested(`{"`+name+`":`, "}"),
 		"names in the wrong order":       "{" + backwards.String() + `"0":0}`,
 		"the wrong order at every level": strings.Repeat(`{"b":`, min(9_000, n/24)) + `"` + strings.Repeat("x", n/2) + `"` + strings.Repeat(`,"a":0}`, min(9_000, n/24)),
 		"escapes":                        `["` + strings.Repeat(`\u0061`, n/6) + `"]`,

@@ -21,7 +21,7 @@ func TestFingerprintIsOfTheOperationAndOfWhatIsAskedFor(t *testing.T) {
 			t.Errorf("%s: the same: %v", body, got)
 		}
 	}
-	if order([]byte("not JSON")) != order([]byte("not JSON")) || order([]byte("a")) == order([]byte("b")) {
+	if again := order([]byte("not JSON")); again != order([]byte("not JSON")) || order([]byte("a")) == order([]byte("b")) {
 		t.Error("what is not JSON")
 	}
 	if refund([]byte(`{"book":7,"copies":1}`)) == of || of == (store.Fingerprint{}) {

@@ -23,7 +23,7 @@ type textless struct{ Cause error }
 
 func (*textless) Error() string { return "textless" }
 
-type hidden struct{ code int }
+type hidden struct{ _ int }
 
 func (hidden) Error() string { return "hidden" }
 

@@ -82,7 +82,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`[{"method":"tools/call"}]`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		m, err := Read(content)
-		if err == nil && m.Call && (m.Tool == "" || !jsontext.Value(m.ID).IsValid() || !jsontext.Value(m.Args).IsValid()) {
+		if err == nil && m.Call && (m.Tool == "" || !m.ID.IsValid() || !jsontext.Value(m.Args).IsValid()) {
 			t.Errorf("%q: %+v", content, m)
 		}
 		if err != nil {

@@ -117,9 +117,9 @@ var (
 // as is the condition of an operation that has ended, where nothing else is known of it
 // than whether it was executed.
 func (c Condition) as(x stet.Execution) Condition {
-	switch {
-	case x == c.Execution:
-	case x == stet.NotExecuted:
+	switch x {
+	case c.Execution:
+	case stet.NotExecuted:
 		c.Execution, c.Text = x, "the operation was cancelled before it began; it will not run"
 	default:
 		c.Execution, c.Text = x, "the operation failed, and may have been executed; its stored result has expired or cannot be read; it does not run again"

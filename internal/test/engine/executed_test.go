@@ -85,14 +85,14 @@ func (s hasty) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retent
 	}
 	other := req
 	other.Owner = store.NewOwner()
-	won, err := s.Store.Claim(ctx, other)
+	won, err := s.Claim(ctx, other)
 	if err == nil {
-		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("\x01theirs")}}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
+		err = s.Settle(ctx, won.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("\x01theirs")}}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	if err != nil {
 		return rec, err
 	}
-	return s.Store.Read(ctx, req.ID)
+	return s.Read(ctx, req.ID)
 }
 
 func (hasty) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
@@ -126,7 +126,7 @@ func (s *unrested) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Re
 	fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
 	rec := store.Record{ID: req.ID, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
 	if s.rounds++; s.rounds > 1 {
-		return s.Store.Read(ctx, req.ID)
+		return s.Read(ctx, req.ID)
 	}
 	if _, err := fn(ctx, 1, rec); err != nil {
 		return rec, err
