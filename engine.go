@@ -33,31 +33,44 @@ const (
 // Engine runs each operation at most once. It is safe for concurrent use. A process needs one
 // engine for each store.
 type Engine struct {
-	store    store.Store
-	works    store.WorkStore   // nil if neither the store nor the store that it wraps supports jobs
-	outbox   store.OutboxStore // nil if not supported
-	watcher  store.Watcher     // nil if not supported
+	stores
 	policies policies
 	o        Options
 	sealer   sealer
 	errors   errorLog
 
 	inFlight   inFlightCalls
-	ends       endSignals
+	waiting    waitingCalls
 	renewer    leaseRenewer
 	shortening chan struct{} // a place for each lease that is being shortened
 	lostClaims lostClaims
-	waiters    atomic.Int64
-	finishing  atomic.Int64
-	followers  atomic.Int64
-	sharedEnd  atomic.Pointer[sharedEnd]
+	finishing  atomic.Int64 // runs that finishLater ends
+	lifetime
+}
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	mu     sync.Mutex // guards closed against wg.Add
-	closed bool
-	wg     sync.WaitGroup
+// stores is the engine's store, and the abilities that it, or the store that it wraps, has.
+type stores struct {
+	store   store.Store
+	works   store.WorkStore   // nil if not supported
+	outbox  store.OutboxStore // nil if not supported
+	watcher store.Watcher     // nil if not supported
+}
 
+// waitingCalls are the calls that wait for the end of another run.
+type waitingCalls struct {
+	ends      endSignals
+	waiters   atomic.Int64
+	followers atomic.Int64
+	sharedEnd atomic.Pointer[sharedEnd]
+}
+
+// lifetime ends the engine's goroutines.
+type lifetime struct {
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	mu      sync.Mutex // guards closed against wg.Add
+	closed  bool
+	wg      sync.WaitGroup
 	arrived chan struct{} // closed at the next Wake; nil if no caller waits. Guarded by mu
 }
 
@@ -92,7 +105,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	o.MaxWaiters = cmp.Or(o.MaxWaiters, defaultMaxWaiters)
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, defaultStoreTimeout)
 	o.SweepEvery = cmp.Or(o.SweepEvery, defaultSweepEvery)
-	e := &Engine{store: s, policies: ps, o: o, sealer: sealer}
+	e := &Engine{stores: stores{store: s}, policies: ps, o: o, sealer: sealer}
 	e.works, _ = store.As[store.WorkStore](s)
 	e.outbox, _ = store.As[store.OutboxStore](s)
 	e.watcher, _ = store.As[store.Watcher](s)
@@ -129,7 +142,7 @@ func (e *Engine) background(f func(context.Context)) bool {
 }
 
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
-	e.ends.signal(ev)
+	e.waiting.ends.signal(ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}
@@ -164,7 +177,8 @@ type request struct {
 	deadline    time.Time // the end of waiting; zero: do not wait
 	resent      bool      // the claim was sent more than once
 	taken       bool      // made by Take
-	repeats     bool      // see Item.Repeatable
+	repeatable  bool      // see Item.Repeatable
+	namespace   []byte    // of the engine that accepted the job; nil: the engine's own
 	followUntil time.Time // the end of following other calls; zero: it has not followed yet
 	claimSentAt time.Time // when the granted claim, or its last renewal, was sent; zero in a transaction
 }
@@ -269,7 +283,7 @@ func (e *Engine) replay(ctx context.Context, t *request, rec store.Record) (*Lea
 	if tell := observe.TraceOf(ctx).Replayed; tell != nil && out.Trace != "" {
 		tell(out.Trace)
 	}
-	run := &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}
+	run := &Run{e: e, request: t, rec: rec, outcome: out.readBy(t.p), replayed: true, execution: execution{ctx: ctx}, runState: runState{ended: true}}
 	return &Lease{Run: run, ForgottenAt: rec.ForgetAt}, nil
 }
 
@@ -358,11 +372,11 @@ type sharedEnd struct {
 // to 1.5 × StoreTimeout. Sharing the deadline avoids one timer per call.
 func (e *Engine) storeContext(ctx context.Context) context.Context {
 	now := time.Now()
-	ep := e.sharedEnd.Load()
+	ep := e.waiting.sharedEnd.Load()
 	if ep == nil || ep.ends.Sub(now) < e.o.StoreTimeout {
 		ep = &sharedEnd{ends: now.Add(e.o.StoreTimeout + e.o.StoreTimeout/2)}
 		ep.ctx, ep.cancel = context.WithDeadline(context.Background(), ep.ends)
-		e.sharedEnd.Store(ep) // the previous one ends by its deadline
+		e.waiting.sharedEnd.Store(ep) // the previous one ends by its deadline
 	}
 	return &runContext{Context: ep.ctx, values: ctx}
 }

@@ -233,11 +233,11 @@ func (e *Engine) follow(ctx context.Context, t *request, f *inFlight) (entry, er
 	}
 	bound := time.NewTimer(time.Until(t.followUntil))
 	defer bound.Stop()
-	if e.followers.Add(1) > followersPerWaiter*int64(e.o.MaxWaiters) {
-		e.followers.Add(-1)
+	if e.waiting.followers.Add(1) > followersPerWaiter*int64(e.o.MaxWaiters) {
+		e.waiting.followers.Add(-1)
 		return refuse(errors.New("too many calls at a time"))
 	}
-	defer e.followers.Add(-1)
+	defer e.waiting.followers.Add(-1)
 	for {
 		ph, fp, shared, changed := e.inFlight.state(f)
 		switch {

@@ -49,7 +49,7 @@ func (e *Engine) rememberLostClaim(t *request) {
 	if len(e.lostClaims.waiting) >= maxLostClaims {
 		return
 	}
-	e.lostClaims.waiting = append(e.lostClaims.waiting, lostClaim{id: t.req.ID, owner: t.req.Owner, accepted: t.taken, repeat: t.repeats, keep: t.p.Retention, lease: t.req.Lease,
+	e.lostClaims.waiting = append(e.lostClaims.waiting, lostClaim{id: t.req.ID, owner: t.req.Owner, accepted: t.taken, repeat: t.repeatable, keep: t.p.Retention, lease: t.req.Lease,
 		pause: storeBackoff, next: now.Add(storeBackoff), latest: now.Add(t.req.Lease + e.o.StoreTimeout)})
 	if !e.lostClaims.releasing {
 		e.lostClaims.releasing = e.background(e.releaseLostClaims)

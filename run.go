@@ -16,24 +16,31 @@ import (
 // handler can declare, emit and report progress. It cannot end the run; the caller of the
 // handler ends it. A Run is safe for concurrent use.
 type Run struct {
-	e       *Engine
-	op      Op
-	p       *Policy
-	rec     store.Record
-	outcome Outcome // of a replayed or committed run
-
+	e *Engine
+	*request
+	rec           store.Record
+	outcome       Outcome // of a replayed or committed run
 	replayed      bool
 	transactional bool
-	resent        bool // the claim was sent more than once
-	f             *inFlight
-	ctx           context.Context
-	cancel        context.CancelCauseFunc
-	begun         time.Time
+	execution
+	runState
+	steps stepState
+}
 
+// execution is the part of a run whose handler is called; it is zero in a replay.
+type execution struct {
+	f      *inFlight
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	begun  time.Time
+}
+
+// runState is the part of a run that changes while the handler runs. Its fields are guarded by mu.
+type runState struct {
 	mu        sync.Mutex
 	ended     bool
-	nothing   bool
-	unknown   bool
+	nothing   bool                // declared: no effect
+	unknown   bool                // declared: an effect is possible
 	still     time.Duration       // how long an unknown effect may still take
 	openSteps map[string]struct{} // steps of StepOnce whose end is not stored
 
@@ -41,11 +48,6 @@ type Run struct {
 	outbox     []Message
 	outboxSize int
 	committing bool // Emit fails from now on
-
-	taken      bool   // by Take
-	repeatable bool   // see Item.Repeatable
-	namespace  []byte // of the engine that accepted the job; nil: the engine's own
-	steps      stepState
 }
 
 // Lease is for authors of adapters. Begin, Take and TxEngine.Run return it. It holds a stored
@@ -94,7 +96,7 @@ func FromContext(ctx context.Context) *Run {
 // newRun makes the run of a granted claim. The lease renewer ends the run's context at its
 // deadline. If the engine was closed in the meantime, newRun releases the claim.
 func (e *Engine) newRun(ctx context.Context, t *request, f *inFlight, rec store.Record) (*Lease, error) {
-	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.claimSentAt, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
+	r := &Lease{Run: &Run{e: e, request: t, rec: rec, execution: execution{f: f, begun: t.claimSentAt}}, ForgottenAt: t.forgotten(rec)}
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}

@@ -221,12 +221,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 		b.mu.Lock() // until the transaction has ended, so that no other write is concurrent
 		locked = true
 		after = b.notes.with(name, s)
-		packed, err := r.packNotes(after)
-		if err != nil {
-			return err
-		}
-		fault.At(fault.StepBefore)
-		err = ws.SaveTx(ctx, tx, r.rec.Claim(), packed, r.repeats(after))
+		err = saveTx(ctx, r, ws, tx, after)
 		committing = err == nil
 		return err
 	})
@@ -243,6 +238,16 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	}
 	b.notes, b.marked, past = after, r.repeats(after), true
 	return v, nil
+}
+
+// saveTx writes notes in a transaction. The caller holds steps.mu.
+func saveTx[Tx any](ctx context.Context, r *Run, ws store.WorkTxStore[Tx], tx Tx, n notes) error {
+	packed, err := r.packNotes(n)
+	if err != nil {
+		return err
+	}
+	fault.At(fault.StepBefore)
+	return ws.SaveTx(ctx, tx, r.rec.Claim(), packed, r.repeats(n))
 }
 
 // Progress stores the run's progress for readers of the operation's Status. fraction is 0 to 1.

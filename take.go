@@ -116,7 +116,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case e.ctx.Err() != nil:
 		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
-	t := &request{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
+	t := &request{op: Op{Class: it.Class}, p: p, taken: true, repeatable: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
 	f, leader := e.inFlight.join(it.ID, store.Fingerprint{})
 	if !leader {
 		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
@@ -133,21 +133,26 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 		work = w
 		return rec, err
 	})
-	switch rec := en.rec; {
+	switch {
 	case err != nil:
 		return nil, err
-	case en.granted:
-		run, err = e.newRun(ctx, t, f, rec)
-		if err != nil {
-			return nil, err
-		}
-		run.Work, run.Counted, run.Cancelling = Work{Name: work.Name, Payload: work.Payload}, rec.Attempt-uncountedAttempts(rec), rec.Cancelling
-		run.namespace = work.Namespace
-		run.repeatable = it.Repeatable
-		run.steps.mu.Lock()
-		defer run.steps.mu.Unlock()
-		run.steps.marked = it.Repeatable
-		return run, run.load(ctx, ws) // take has checked that they can be read
+	case !en.granted:
+		return e.notTaken(ctx, t, en.rec)
+	}
+	run, err = e.newRun(ctx, t, f, en.rec)
+	if err != nil {
+		return nil, err
+	}
+	run.Work, run.Counted, run.Cancelling = Work{Name: work.Name, Payload: work.Payload}, en.rec.Attempt-uncountedAttempts(en.rec), en.rec.Cancelling
+	run.steps.mu.Lock()
+	defer run.steps.mu.Unlock()
+	run.steps.marked = it.Repeatable
+	return run, run.load(ctx, ws) // take has checked that they can be read
+}
+
+// notTaken returns the outcome of a record that was not granted, or why it cannot run now.
+func (e *Engine) notTaken(ctx context.Context, t *request, rec store.Record) (*Lease, error) {
+	switch {
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
 	case rec.State == store.None:
@@ -171,7 +176,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 	fault.At(fault.ClaimBefore)
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		t.claimSentAt = time.Now()
-		rec, err = ws.Take(ctx, store.TakeRequest{ID: t.req.ID, Owner: t.req.Owner, Lease: t.req.Lease, Repeatable: t.repeats})
+		rec, err = ws.Take(ctx, store.TakeRequest{ID: t.req.ID, Owner: t.req.Owner, Lease: t.req.Lease, Repeatable: t.repeatable})
 		return err
 	})
 	fault.At(fault.ClaimAfter)
@@ -191,12 +196,12 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 	}
 	if err != nil {
 		if rec.State == store.Running && rec.Owner == t.req.Owner { // other processes cannot read it either; an operator must
-			err = errors.Join(err, e.returnUncounted(ctx, ws, rec, t.repeats, unreadablePause))
+			err = errors.Join(err, e.returnUncounted(ctx, ws, rec, t.repeatable, unreadablePause))
 		}
 		return rec, w, err
 	}
 	if op.Key != "" {
-		t.op, t.p = op, e.policies[op.Class]
+		t.op, t.p, t.namespace = op, e.policies[op.Class], w.Namespace
 	}
 	if rec.State == store.Running && rec.Owner == t.req.Owner {
 		e.observe(ctx, t.event(observe.Claimed, rec, nil))

@@ -172,7 +172,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 		return e.replay(ctx, t, en.rec)
 	}
 	// A new Run, because goroutines that fn started may still read the other one.
-	run := &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
+	run := &Run{e: e, request: t, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, execution: execution{ctx: tr.run.ctx}, runState: runState{ended: true}}
 	return &Lease{Run: run, ForgottenAt: t.forgotten(en.rec)}, nil
 }
 
@@ -303,7 +303,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	if !tr.stop() {
 		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller's context has ended
 	}
-	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
+	run := &Run{e: e, request: t, rec: rec, transactional: true, execution: execution{f: tr.f, begun: time.Now()}, runState: runState{ended: true}}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
 	defer stop()
 	run.setContext(ctx, end)
@@ -382,7 +382,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.discardReason()})
-		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx},
+		runs[i] = &Lease{Run: &Run{e: e, request: t, rec: rec, outcome: outs[i], transactional: true, execution: execution{ctx: begun.ctx}, runState: runState{ended: true}},
 			ForgottenAt: t.forgotten(rec)}
 	}
 	return runs
@@ -390,11 +390,11 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 
 // group is one call of RunGroup.
 type group struct {
-	e       *Engine
+	e        *Engine
 	requests []*request
-	reqs    []store.ClaimRequest
-	keep    []store.Retention
-	begun   []*Run
+	reqs     []store.ClaimRequest
+	keep     []store.Retention
+	begun    []*Run
 }
 
 // check validates the operations. It returns false if one occurs twice.
@@ -414,7 +414,7 @@ func (g *group) check(ctx context.Context, ops []Op) bool {
 // begin makes the run in fn's context.
 func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
 	t := g.requests[i]
-	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}
+	run := &Run{e: g.e, request: t, rec: rec, transactional: true, execution: execution{begun: time.Now()}, runState: runState{ended: true}}
 	run.setContext(ctx, end)
 	g.begun[i] = run
 	return run

@@ -85,18 +85,18 @@ func (b *endSignals) signal(ev observe.Event) {
 // calls, it polls less often. At most Options.MaxWaiters calls wait; further calls return the
 // current Status at once.
 func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
-	waiting := e.waiters.Add(1)
-	defer func() { e.waiters.Add(-1) }()
+	waiting := e.waiting.waiters.Add(1)
+	defer func() { e.waiting.waiters.Add(-1) }()
 	if waiting > int64(e.o.MaxWaiters) {
 		return e.Status(context.WithoutCancel(ctx), scope, id)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	defer e.ends.join(id)()
-	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitPausePerCall)) {
-		rung := e.ends.listen(id)   // before the read, so that no end is missed
-		rec, err := e.read(ctx, id) // cheaper than Status, which also reads job and steps
+	defer e.waiting.ends.join(id)()
+	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiting.waiters.Load())*awaitPausePerCall)) {
+		rung := e.waiting.ends.listen(id) // before the read, so that no end is missed
+		rec, err := e.read(ctx, id)       // cheaper than Status, which also reads job and steps
 		if err != nil {
 			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
 		}
@@ -123,11 +123,11 @@ func (e *Engine) wait(ctx context.Context, t *request, f *inFlight, leader bool,
 	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
 		return refuse(nil)
 	}
-	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
-		e.waiters.Add(-1)
+	if e.waiting.waiters.Add(1) > int64(e.o.MaxWaiters) {
+		e.waiting.waiters.Add(-1)
 		return refuse(errors.New("too many waiters"))
 	}
-	defer e.waiters.Add(-1)
+	defer e.waiting.waiters.Add(-1)
 	ctx, cancel := context.WithDeadline(ctx, t.deadline)
 	defer cancel()
 	stop := context.AfterFunc(e.ctx, cancel)
