@@ -30,7 +30,7 @@ type Work struct {
 	Queued time.Duration
 }
 
-// Status describes an operation. Accept leaves Op, Name, AcceptedAt, Progress and Doubt empty:
+// Status describes an operation. Accept leaves Op, Name, AcceptedAt, Progress and OpenStep empty:
 // call Engine.Status for them.
 type Status struct {
 	// Record is the stored record without Result, Work, Notes and Outbox. Its state is None if
@@ -47,9 +47,9 @@ type Status struct {
 	AcceptedAt time.Time
 	// Progress is the latest progress of the run.
 	Progress store.Progress
-	// Doubt is the name of a StepOnce that began and whose end is not stored. Only a
+	// OpenStep is the name of a StepOnce that began and whose end is not stored. Only a
 	// resolution decides whether it runs again. "" if there is none.
-	Doubt string
+	OpenStep string
 	// Outcome is the stored outcome of a settled operation.
 	Outcome Outcome
 	// Counted is the number of attempts that count towards the limit: Record.Attempt without
@@ -243,7 +243,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	if op.Key == "" {
 		op = Op{Scope: k.Scope, Key: k.Key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
-	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.openStep(), Counted: rec.Attempt - uncountedAttempts(rec)}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, OpenStep: n.openStep(), Counted: rec.Attempt - uncountedAttempts(rec)}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil
 	switch {
 	case !rec.State.Settled():
@@ -304,7 +304,7 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 // Cancelling; the worker may ignore this. A settled operation stays unchanged.
 //
 // The error is an *Error of kind KindInvalid (it was not accepted), KindUnknown (it waits, and
-// a StepOnce of an earlier run is unresolved: see Status.Doubt), KindDamaged, KindStore or
+// a StepOnce of an earlier run is unresolved: see Status.OpenStep), KindDamaged, KindStore or
 // KindInFlight (the record changed during each try).
 func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status, error) {
 	ws, err := e.workStore()
@@ -321,8 +321,8 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 		if st.Name == "" && !unread {
 			return st, invalid("only accepted operations can be cancelled")
 		}
-		if st.Record.State == store.Accepted && st.Doubt != "" {
-			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q began, and its end is not stored; resolve the operation first", st.Doubt)}
+		if st.Record.State == store.Accepted && st.OpenStep != "" {
+			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q began, and its end is not stored; resolve the operation first", st.OpenStep)}
 		}
 		p := e.policyOf(st.Op.Class)
 		out, _ := e.sealer.seal(id, p.failure(ErrCancelled), p.MaxResult) // no body, so nothing is discarded

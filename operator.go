@@ -141,7 +141,7 @@ func (e *Engine) removeOpenSteps(ctx context.Context, rec store.Record, n notes)
 	}
 	fault.At(fault.StepBefore)
 	defer fault.At(fault.StepAfter)
-	return e.retry(ctx, 0, func(ctx context.Context) error { return e.works.Strike(ctx, rec.Claim(), packed) })
+	return e.retry(ctx, 0, func(ctx context.Context) error { return e.works.Amend(ctx, rec.Claim(), packed) })
 }
 
 // abandonedRecord reads the record of shown. If its lease has expired, it is marked unknown.
@@ -296,7 +296,7 @@ func (e *Engine) unresolved(ctx context.Context, t *request, rec store.Record) (
 	_, w, _ := e.unpack(now)
 	rec.Label, _, err = e.label(rec)
 	rec.Result, rec.Work, rec.Notes, rec.Outbox = store.Result{}, nil, store.Notes{}, nil
-	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.openStep(), Counted: rec.Attempt - uncountedAttempts(rec)}
+	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, OpenStep: n.openStep(), Counted: rec.Attempt - uncountedAttempts(rec)}
 	st.Op.Name, st.Op.Ref, st.Op.Wait = rec.Label.Name, rec.Label.Ref, 0
 	return st, err
 }

@@ -49,7 +49,7 @@ type Policy struct {
 	// after a time.
 	//
 	// The Status has Op, with the Name and Ref of the expired run. It has Record, with its
-	// Fence, Attempt and ClaimedAt, and Doubt. Package reconcile calls Verify for jobs, and for
+	// Fence, Attempt and ClaimedAt, and OpenStep. Package reconcile calls Verify for jobs, and for
 	// operations whose key KeepKey retains. Other records have neither scope nor key. An empty
 	// key finds nothing, which does not mean that nothing happened. See ByRef in the Options of
 	// package reconcile.

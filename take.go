@@ -290,7 +290,7 @@ func (e *Engine) markUncounted(ctx context.Context, ws store.WorkStore, rec stor
 	notes.Version += uncountedUnit
 	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
 		if rec.State == store.Unknown { // its lease has expired in the meantime
-			return ws.Strike(ctx, rec.Claim(), notes)
+			return ws.Amend(ctx, rec.Claim(), notes)
 		}
 		return ws.Save(ctx, rec.Claim(), notes, repeatable)
 	})

@@ -59,7 +59,7 @@ func charging(t *testing.T, run *stet.Lease) {
 }
 
 // A dry run and the audit must not announce a next attempt that Resolve then refuses.
-func TestStepInDoubtIsLeftBeforeAnyVerdict(t *testing.T) {
+func TestOpenStep_IsMarkedUnknownBeforeAnyResolution(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
 		id := b.accepted("a", "")
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
@@ -82,7 +82,7 @@ func TestStepInDoubtIsLeftBeforeAnyVerdict(t *testing.T) {
 }
 
 // Older versions released runs with a step in doubt. Such an operation cannot be failed.
-func TestAcceptedOperationInDoubtIsNotFailed(t *testing.T) {
+func TestAcceptedOperationWithAnOpenStepIsNotFailed(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		id := b.accepted("a", "")
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})

@@ -174,7 +174,7 @@ var errBlind = errors.New("its record keeps neither the key nor a reference by w
 // decide asks who may know, and then the policy.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Resolution, err error) {
 	if st.Record.State == store.Accepted { // no verifier is needed
-		if p.Stale.State() == store.Failed && st.Doubt == "" {
+		if p.Stale.State() == store.Failed && st.OpenStep == "" {
 			v = p.Stale
 		}
 		return v, nil
@@ -197,7 +197,7 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 		return v, fmt.Errorf("verify: %w", err)
 	case v.State() != store.Unknown:
 		return v, nil
-	case p.Stale.State() == store.Retryable && st.Doubt != "": // only a resolution can say whether that is to run again
+	case p.Stale.State() == store.Retryable && st.OpenStep != "": // only a resolution can say whether that is to run again
 		return v, nil
 	}
 	return p.Stale, nil

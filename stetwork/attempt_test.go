@@ -177,7 +177,7 @@ func TestPanicOfPlainHandlerIsFailedAndOfIdempotentRepeated(t *testing.T) {
 	}
 }
 
-func TestDeclaredDoubtIsParked(t *testing.T) {
+func TestDeclaredMayHaveExecutedBecomesUnknown(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
@@ -188,7 +188,7 @@ func TestDeclaredDoubtIsParked(t *testing.T) {
 	})
 }
 
-func TestStepInDoubtIsNotRunAgainEvenByAnIdempotentHandler(t *testing.T) {
+func TestOpenStep_IsNotRepeatedByAnIdempotentHandler(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var charged, ran atomic.Int64
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
@@ -204,13 +204,13 @@ func TestStepInDoubtIsNotRunAgainEvenByAnIdempotentHandler(t *testing.T) {
 		b.await(id, store.Unknown)
 		time.Sleep(time.Hour)
 		st := b.status(id)
-		if st.Record.State != store.Unknown || charged.Load() != 1 || ran.Load() != 1 || st.Doubt != "charge" {
-			t.Fatalf("%v, charged %d times in %d runs, in doubt %q", st.Record.State, charged.Load(), ran.Load(), st.Doubt)
+		if st.Record.State != store.Unknown || charged.Load() != 1 || ran.Load() != 1 || st.OpenStep != "charge" {
+			t.Fatalf("%v, charged %d times in %d runs, in doubt %q", st.Record.State, charged.Load(), ran.Load(), st.OpenStep)
 		}
 	})
 }
 
-func TestOperationInDoubtIsNeverCalledFailed(t *testing.T) {
+func TestOperationWithAnOpenStepIsNeverFailed(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 1}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			_, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) { return 0, errBroken })

@@ -257,5 +257,5 @@ func (s *shop) check(t *testing.T, accepted map[string]string) (doubts int) {
 
 // repeats reports whether an unknown operation is run again without anybody's help.
 func (s *shop) repeats(st stet.Status) bool {
-	return st.Name == "tx" || st.Name == "steps" && st.Doubt == ""
+	return st.Name == "tx" || st.Name == "steps" && st.OpenStep == ""
 }

@@ -102,7 +102,7 @@ func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *tes
 	})
 }
 
-func TestStepInDoubtKeepsADeadRunFromBeingRepeated(t *testing.T) {
+func TestOpenStep_KeepsAnExpiredRunFromBeingRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(memory.Options{})
 		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
@@ -127,8 +127,8 @@ func TestStepInDoubtKeepsADeadRunFromBeingRepeated(t *testing.T) {
 		must(t, e.Close())
 		b.runs()
 		st := b.await(id, store.Unknown, store.Completed, store.Failed)
-		if st.Record.State != store.Unknown || st.Doubt != "charge" || st.Record.Attempt != 1 {
-			t.Errorf("%v after the run died the operation is %v, attempt %d, in doubt of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.Doubt)
+		if st.Record.State != store.Unknown || st.OpenStep != "charge" || st.Record.Attempt != 1 {
+			t.Errorf("%v after the run died the operation is %v, attempt %d, in doubt of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.OpenStep)
 		}
 		close(stuck)
 		synctest.Wait()

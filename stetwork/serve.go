@@ -249,7 +249,7 @@ func (w *Worker) handles(st stet.Status) bool {
 // doubt; of any other run that it cannot know. It is for reconcile.Options.Verify; Run has
 // it asked already.
 func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Resolution, error) {
-	if h, ok := w.handler(st.Name); ok && h.again && st.Doubt == "" {
+	if h, ok := w.handler(st.Name); ok && h.again && st.OpenStep == "" {
 		return stet.MayRunAgain(), nil
 	}
 	return stet.CannotKnow(), nil

@@ -70,7 +70,7 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 }
 
 // A rollback does not undo what the handler says that it may have done elsewhere.
-func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
+func TestDeclaredMayHaveExecutedInATransactionStaysUnknown(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	var ran atomic.Int64
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {

@@ -63,11 +63,11 @@ type WorkStore interface {
 	// With the notes that it replaces, the run becomes Repeatable, or is no longer.
 	Save(ctx context.Context, c Claim, notes Notes, repeatable bool) error
 
-	// Strike is Save for a record that is Unknown, and for no other. It takes out of the
+	// Amend is Save for a record that is Unknown, and for no other. It takes out of the
 	// notes what they say to have been begun, and what was found out not to have
 	// happened, before Release. It is not for the run, whose late Save of what is
 	// marked unknown must stay ErrFenced.
-	Strike(ctx context.Context, c Claim, notes Notes) error
+	Amend(ctx context.Context, c Claim, notes Notes) error
 
 	// Look is Read of a record with its Work, Notes and Cancelling.
 	Look(ctx context.Context, id ID) (Record, error)
@@ -89,7 +89,7 @@ type WorkStore interface {
 // Notes are what the runs of an operation have stored. Those of Version 0 are none.
 type Notes struct {
 	// Version grows with every write, so that one which was delayed on its way does
-	// not undo a later one. Save and Strike get one above 0.
+	// not undo a later one. Save and Amend get one above 0.
 	Version uint64
 	// Data is what the engine stores, as it is.
 	Data []byte

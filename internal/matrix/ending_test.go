@@ -111,12 +111,12 @@ var endings = []ending{
 	{name: "shut down, value", run: regardless(shutDown)},
 	{name: "cancelled, error", run: cancelled},
 	{name: "cancelled, value", run: regardless(cancelled)},
-	{name: "step in doubt, error", status: 500, run: stepInDoubt},
-	{name: "step in doubt, value", run: regardless(stepInDoubt)},
-	{name: "step in doubt, retryable", status: 429, run: inDoubtThen(errBusy)},
-	{name: "step in doubt, declared not executed", run: inDoubtThen(nil, nothing)},
+	{name: "step in doubt, error", status: 500, run: openStep},
+	{name: "step in doubt, value", run: regardless(openStep)},
+	{name: "step in doubt, retryable", status: 429, run: openStepThen(errBusy)},
+	{name: "step in doubt, declared not executed", run: openStepThen(nil, nothing)},
 	{name: "step in doubt, permanent", run: func(ctx context.Context, w *world) (string, error) {
-		_, _ = stepInDoubt(ctx, w)
+		_, _ = openStep(ctx, w)
 		return "", stet.Permanent(errBoom)
 	}},
 }
@@ -172,13 +172,13 @@ func cancelled(ctx context.Context, w *world) (string, error) {
 	return timedOut(ctx, w)
 }
 
-func stepInDoubt(ctx context.Context, _ *world) (string, error) {
+func openStep(ctx context.Context, _ *world) (string, error) {
 	return stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return "", errBoom })
 }
 
-func inDoubtThen(err error, says ...func(*stet.Run)) func(context.Context, *world) (string, error) {
+func openStepThen(err error, says ...func(*stet.Run)) func(context.Context, *world) (string, error) {
 	return func(ctx context.Context, w *world) (string, error) {
-		_, _ = stepInDoubt(ctx, w)
+		_, _ = openStep(ctx, w)
 		return returns("one", err, says...)(ctx, w)
 	}
 }

@@ -71,9 +71,9 @@ func (w work) Save(ctx context.Context, c store.Claim, notes store.Notes, repeat
 	return w.under.Save(ctx, c, notes, repeatable)
 }
 
-// Strike implements store.WorkStore.
-func (w work) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
-	return w.under.Strike(ctx, c, notes)
+// Amend implements store.WorkStore.
+func (w work) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
+	return w.under.Amend(ctx, c, notes)
 }
 
 // Look implements store.WorkStore.

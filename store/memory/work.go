@@ -145,8 +145,8 @@ func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 	return s.save(ctx, c, notes, store.Running, repeatable)
 }
 
-// Strike implements store.WorkStore.
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
+// Amend implements store.WorkStore.
+func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.save(ctx, c, notes, store.Unknown, false)
 }
 

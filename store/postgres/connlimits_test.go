@@ -76,7 +76,7 @@ func (h *held) calls(s *Store) (all []func(context.Context) error) {
 			func(ctx context.Context) error { return s.Release(ctx, c, keep) },
 			func(ctx context.Context) error { return s.Return(ctx, c, 0) },
 			func(ctx context.Context) error { return s.Save(ctx, c, store.Notes{Version: 1}, false) },
-			func(ctx context.Context) error { return s.Strike(ctx, c, store.Notes{Version: 1}) },
+			func(ctx context.Context) error { return s.Amend(ctx, c, store.Notes{Version: 1}) },
 			func(ctx context.Context) error { _, err := s.Cancel(ctx, c, completed("y"), keep); return err },
 			func(ctx context.Context) error {
 				_, err := s.Take(ctx, store.TakeRequest{ID: c.ID, Owner: store.NewOwner(), Lease: time.Minute})

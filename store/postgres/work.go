@@ -185,9 +185,9 @@ func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 	return s.put(ctx, s.works, c.ID, claimCall(s.sql.save, c, notes.Marshal(), repeatable))
 }
 
-// Strike implements store.WorkStore. It waits for a transaction that is about to
+// Amend implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
+func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.put(ctx, s.slow, c.ID, claimCall(s.sql.strike, c, notes.Marshal()))
 }
 

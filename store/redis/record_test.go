@@ -122,7 +122,7 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 				"Claim": claimed, "Read": read, "Extend": extended, "Release": s.Release(t.Context(), rec.Claim(), keep),
 				"Accept": accepted, "Take": taken, "Look": looked, "Cancel": cancelled, "Return": s.Return(t.Context(), rec.Claim(), 0),
 				"Save": s.Save(t.Context(), rec.Claim(), store.Notes{Version: 1}, false), "Relayed": s.Relayed(t.Context(), rec.Claim(), keep),
-				"Settle": s.Settle(t.Context(), rec.Claim(), completed("x"), keep), "Strike": s.Strike(t.Context(), rec.Claim(), store.Notes{Version: 1}),
+				"Settle": s.Settle(t.Context(), rec.Claim(), completed("x"), keep), "Amend": s.Amend(t.Context(), rec.Claim(), store.Notes{Version: 1}),
 			} {
 				if mustContain(t, err, "damaged, or was written by a newer version"); !errors.Is(err, store.ErrDamaged) {
 					t.Errorf("%s of a record that is %s: %v", what, name, err)

@@ -71,7 +71,7 @@ type Options struct {
 	// Replicas is how many replicas must have acknowledged a claim before it is granted, and an
 	// outcome before Settle succeeds or a caller receives it. With fewer the call fails: nothing
 	// runs, or the outcome is unknown until a later call finds enough. Accept (also if the
-	// operation is accepted or running), Take, Save and Strike wait too. Releases, heartbeats,
+	// operation is accepted or running), Take, Save and Amend wait too. Releases, heartbeats,
 	// Return, Relayed and a Cancel that only marks a run do not: losing one is safe. It costs
 	// two round trips on a connection of its own. A failover can still lose a write: Redis may
 	// promote a replica that has acknowledged nothing. The client, and of a cluster those of its

@@ -206,7 +206,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 			lacking(t, what+" by another", accept(req))
 		}
 		lacking(t, "Save", s.Save(ctx, running.Claim(), store.Notes{Version: 1, Data: []byte("noted")}, false))
-		lacking(t, "Strike", s.Strike(ctx, unknown.Claim(), store.Notes{Version: 1, Data: []byte("struck")}))
+		lacking(t, "Amend", s.Amend(ctx, unknown.Claim(), store.Notes{Version: 1, Data: []byte("struck")}))
 		if rec, err := s.Cancel(ctx, running.Claim(), store.Settlement{State: store.Failed}, keep); err != nil || !rec.Cancelling {
 			t.Errorf("Cancel of what runs, without the replica: %+v, %v", rec, err)
 		}

@@ -175,8 +175,8 @@ func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 	return s.write(ctx, func(b *batch) error { return save(b, c, notes, store.Running, repeatable) })
 }
 
-// Strike implements store.WorkStore.
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
+// Amend implements store.WorkStore.
+func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.write(ctx, func(b *batch) error { return save(b, c, notes, store.Unknown, false) })
 }
 

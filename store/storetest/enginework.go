@@ -16,7 +16,7 @@ var engineWorkChecks = []check{
 	{"one lost request or reply about work is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
 		oneFaultAboutWork},
 	{"a step in doubt that did not happen runs again, once", "once that has been found out, the operation is to come to an end, and what was done stays done.",
-		stepInDoubt},
+		openStep},
 	{"what is due comes again when the answer was lost", "what was handed out in a lost answer must not be lost.",
 		dueOutage},
 	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take whose answer was lost must not lock the work away.",
@@ -142,8 +142,8 @@ func (s *service) life(e *stet.Engine) error {
 	return nil
 }
 
-func stepInDoubt(f *fixture) {
-	for _, method := range []string{"Strike", "Release", "Look"} {
+func openStep(f *fixture) {
+	for _, method := range []string{"Amend", "Release", "Look"} {
 		bothWays(method, true, func(o *outage) {
 			s := f.service()
 			e := f.engine(Faulty(f.store, o.plan), stet.Policy{Stale: stet.MayRunAgain()})

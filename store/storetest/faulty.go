@@ -31,7 +31,7 @@ const (
 type Call struct {
 	// Method is the name of the method: Claim, Extend, Settle, Release,
 	// Read, Watch, Sweep, RunTx or SettleTx; Accept, Take, Return, Cancel,
-	// Save, Strike, Look, Due, DueMessages, Relayed, InTx, AcceptTx or SaveTx.
+	// Save, Amend, Look, Due, DueMessages, Relayed, InTx, AcceptTx or SaveTx.
 	Method string
 	// N counts the calls of this method, from 1.
 	N int

@@ -75,9 +75,9 @@ func (w faultyWork) Save(ctx context.Context, c store.Claim, notes store.Notes, 
 	return w.f.do("Save", func() error { return w.work.Save(ctx, c, notes, repeatable) })
 }
 
-// Strike implements store.WorkStore.
-func (w faultyWork) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
-	return w.f.do("Strike", func() error { return w.work.Strike(ctx, c, notes) })
+// Amend implements store.WorkStore.
+func (w faultyWork) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
+	return w.f.do("Amend", func() error { return w.work.Amend(ctx, c, notes) })
 }
 
 // Look implements store.WorkStore.

@@ -122,9 +122,9 @@ var noteChecks = []check{
 	{"notes are saved in each state that the contract names", "only who runs the operation notes down how far it has come.",
 		saveInEachState},
 	{"notes are struck of what is unknown, and of nothing else", "it was found out that a step did not happen; what runs is the run's own affair, and what has ended stays.",
-		strikeInEachState},
+		amendInEachState},
 	{"what was struck stays so for the next attempt, and its own run cannot undo it", "a step that did not happen is to run again, once.",
-		strikeStands},
+		amendStands},
 	{"notes are only replaced by a greater version", "a write that was delayed on its way must not undo a later one: a step would run twice.",
 		notesGrow},
 	{"notes outlive the run, and end with the outcome", "the next attempt goes on after the steps that were done.",
@@ -163,45 +163,45 @@ func saveInEachState(f *fixture) {
 	}
 }
 
-func strikeInEachState(f *fixture) {
+func amendInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		what := "Strike for a key that is " + s.name
-		want, ok := f.noted(what, s, store.Unknown, f.can.works.Strike)
+		what := "Amend for a key that is " + s.name
+		want, ok := f.noted(what, s, store.Unknown, f.can.works.Amend)
 		if !ok {
 			continue
 		}
 		f.fenced("Save after "+what, f.saveOnce(f.ctx, s.claim, version(9, "late")))
-		if err := f.can.works.Strike(f.ctx, s.claim, version(2, "again")); err != nil {
+		if err := f.can.works.Amend(f.ctx, s.claim, version(2, "again")); err != nil {
 			f.Errorf("%s, repeated because the reply was lost: %v", what, err)
 		}
-		f.fenced("Strike of a lesser version", f.can.works.Strike(f.ctx, s.claim, version(1, "delayed")))
+		f.fenced("Amend of a lesser version", f.can.works.Amend(f.ctx, s.claim, version(1, "delayed")))
 		f.untouched("all that", want)
 		stale := s.claim
 		stale.Fence--
-		f.fenced("Strike with another fence", f.can.works.Strike(f.ctx, stale, version(9, "stale")))
+		f.fenced("Amend with another fence", f.can.works.Amend(f.ctx, stale, version(9, "stale")))
 		f.untouched("all that", want)
 		f.bare("Read after "+what, f.read(s.req.ID))
 	}
 }
 
-func strikeStands(f *fixture) {
+func amendStands(f *fixture) {
 	req, rec := f.taken(f.unit)
 	f.save(rec.Claim(), version(1, "begun"))
 	f.pass(1)
 	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown || !sameNotes(now.Notes, version(1, "begun")) {
 		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), noted(now.Notes))
 	}
-	if err := f.can.works.Strike(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
-		f.Errorf("Strike: %v", err)
+	if err := f.can.works.Amend(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
+		f.Errorf("Amend: %v", err)
 	}
 	f.fenced("Save by its own run", f.saveOnce(f.ctx, rec.Claim(), version(9, "done after all")))
 	f.release(rec.Claim(), f.keep)
-	f.fenced("Strike of what was released", f.can.works.Strike(f.ctx, rec.Claim(), version(3, "late")))
+	f.fenced("Amend of what was released", f.can.works.Amend(f.ctx, rec.Claim(), version(3, "late")))
 	next := f.takes(byAnother(req))
 	if !sameNotes(next.Notes, version(2, "struck")) {
 		f.Errorf("the next attempt got the notes %s", noted(next.Notes))
 	}
-	for what, write := range map[string]func(context.Context, store.Claim, store.Notes) error{"Save": f.saveOnce, "Strike": f.can.works.Strike} {
+	for what, write := range map[string]func(context.Context, store.Claim, store.Notes) error{"Save": f.saveOnce, "Amend": f.can.works.Amend} {
 		f.fenced(what+" under the fence before", write(f.ctx, rec.Claim(), version(9, "zombie")))
 	}
 	f.save(next.Claim(), version(3, "by the next attempt"))

@@ -241,7 +241,7 @@ func (s *small) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 	return s.put(ctx, c, notes, store.Running, repeatable)
 }
 
-func (s *small) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
+func (s *small) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
 	if s.is("strikes nothing") {
 		return nil
 	}

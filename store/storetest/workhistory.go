@@ -105,7 +105,7 @@ func (h *history) takeWork(s step, m *model) error {
 		want = m.save(c.Fence, notes, store.Running, s.repeats)
 	case "strike":
 		notes := version(uint64(s.version), "struck")
-		now = h.call(func() { err = w.Strike(h.f.ctx, c, notes) })
+		now = h.call(func() { err = w.Amend(h.f.ctx, c, notes) })
 		m.tick(now)
 		want = m.save(c.Fence, notes, store.Unknown, false)
 	case "look":

@@ -90,7 +90,7 @@ func TestIdempotentStepRunsAgainAfterAnError(t *testing.T) {
 	}
 }
 
-func TestStepInDoubtIsNotRunAgain(t *testing.T) {
+func TestOpenStep_IsNotRepeated(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"an error":                      func() error { return errors.New("no answer") },
 		"an error of another operation": func() error { return &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted} },
@@ -117,8 +117,8 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 		if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
-		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
-			t.Errorf("the status names the doubt %q", st.Doubt)
+		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
+			t.Errorf("the status names the doubt %q", st.OpenStep)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 }
 
 // What a process that was killed in the middle of a step leaves behind.
-func TestDeathInAStepLeavesDoubt(t *testing.T) {
+func TestCrashInAStepLeavesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		o := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}}
@@ -167,8 +167,8 @@ func TestDeathInAStepLeavesDoubt(t *testing.T) {
 		if stet.KindOf(err) != stet.KindFenced || charged != 1 || reserved != 1 {
 			t.Errorf("the dead one, come back: %v; charged %d times, reserved %d times", err, charged, reserved)
 		}
-		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
-			t.Errorf("the status names the doubt %q", st.Doubt)
+		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
+			t.Errorf("the status names the doubt %q", st.OpenStep)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
 	}
 }
 
-func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
+func TestStepResultThatCannotBeStored_LeavesTheStepOpen(t *testing.T) {
 	st := memory.New(memory.Options{})
 	var saves atomic.Int32
 	broken := newEngine(t, storetest.Faulty(st, func(c storetest.Call) storetest.Fault {
@@ -460,19 +460,19 @@ func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) {
-		if st := status(t, e, it.ID, store.Running); st.Doubt != "charge" {
-			t.Errorf("while the step goes on the record says %q of it", st.Doubt)
+		if st := status(t, e, it.ID, store.Running); st.OpenStep != "charge" {
+			t.Errorf("while the step goes on the record says %q of it", st.OpenStep)
 		}
 		if _, err := e.Progress(t.Context(), run.Claim, true, 0.7, "reported"); err != nil {
 			t.Error(err)
 		}
-		if st := status(t, e, it.ID, store.Running); st.Doubt != "charge" {
-			t.Errorf("after a report the record says %q of it", st.Doubt)
+		if st := status(t, e, it.ID, store.Running); st.OpenStep != "charge" {
+			t.Errorf("after a report the record says %q of it", st.OpenStep)
 		}
 		return 1, nil
 	})
-	if st := status(t, e, it.ID, store.Running); err != nil || st.Doubt != "" {
-		t.Errorf("after the step: %q is in doubt, %v", st.Doubt, err)
+	if st := status(t, e, it.ID, store.Running); err != nil || st.OpenStep != "" {
+		t.Errorf("after the step: %q is in doubt, %v", st.OpenStep, err)
 	}
 	complete(t, run, "x")
 }

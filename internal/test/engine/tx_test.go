@@ -310,9 +310,9 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 	}
 }
 
-// TestDoubtInsideATransactionIsRolledBack: the database holds nothing of it, but
+// TestMayHaveExecutedInsideATransactionIsRolledBack: the database holds nothing of it, but
 // what the function asked of others may have happened.
-func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
+func TestMayHaveExecutedInsideATransactionIsRolledBack(t *testing.T) {
 	store, e := bank(t)
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
 		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)

@@ -19,7 +19,7 @@ func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 		return stet.CannotKnow(), nil
 	}}})
 	it := diesCharging(t, st)
-	inDoubt(t, begin(t, e, other))
+	openStep(t, begin(t, e, other))
 	if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
 		t.Error(err)
 	}
@@ -35,7 +35,7 @@ func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Op.Scope != of.Scope || got.Op.Key != of.Key || got.Op.Fingerprint != of.Fingerprint || got.Doubt != "charge" || got.Name != want.Name || !got.AcceptedAt.Equal(want.AcceptedAt) {
+		if got.Op.Scope != of.Scope || got.Op.Key != of.Key || got.Op.Fingerprint != of.Fingerprint || got.OpenStep != "charge" || got.Name != want.Name || !got.AcceptedAt.Equal(want.AcceptedAt) {
 			t.Errorf("the verifier sees %+v; want %+v, as %+v", got, of, want)
 		}
 		if r, w := got.Record, want.Record; r.ID != w.ID || r.Fence != w.Fence || r.Attempt != 1 || !r.ClaimedAt.Equal(w.ClaimedAt) || r.State != store.Unknown || r.Work != nil || r.Notes.Version != 0 || r.Notes.Data != nil {

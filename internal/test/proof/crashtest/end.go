@@ -58,12 +58,12 @@ func (j *judge) end(s *subject) {
 	case !j.Ends(*s.asked, *s.looked) && state == none:
 		j.accuse(Lost, s, "there is no record of it")
 	case !j.Ends(*s.asked, *s.looked):
-		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; in doubt: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.Doubt)
+		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; in doubt: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.OpenStep)
 	case state == store.Completed.String():
 		j.completed(s, all)
 	case state == store.Failed.String() && s.asked.Cancels:
 		j.cancelled(s, all)
-	case state == unknown && s.looked.Doubt != "":
+	case state == unknown && s.looked.OpenStep != "":
 		j.doubtful(s, all)
 	case len(all) > 0 && (state == none || state == retryable):
 		j.accuse(Acknowledged, s, "charged, and the record is %s", state)
@@ -109,8 +109,8 @@ func (j *judge) cancelled(s *subject, all map[string][]string) {
 	if s.looked.Why != WhyCancelled {
 		j.accuse(Settled, s, "it failed: %s", s.looked.Why)
 	}
-	if len(j.parts(s)) == 1 && len(all) > 0 || s.looked.Doubt != "" {
-		j.accuse(Acknowledged, s, "it was cancelled, with the effects %v, and %q in doubt", all, s.looked.Doubt)
+	if len(j.parts(s)) == 1 && len(all) > 0 || s.looked.OpenStep != "" {
+		j.accuse(Acknowledged, s, "it was cancelled, with the effects %v, and %q in doubt", all, s.looked.OpenStep)
 	}
 }
 
@@ -118,10 +118,10 @@ func (j *judge) cancelled(s *subject, all map[string][]string) {
 // repeated: those before it were done, and those after it were not.
 func (j *judge) doubtful(s *subject, all map[string][]string) {
 	parts := j.parts(s)
-	doubt := slices.Index(parts, s.looked.Doubt)
+	doubt := slices.Index(parts, s.looked.OpenStep)
 	for i, part := range parts {
 		if i < doubt && len(all[part]) != 1 || i > doubt && len(all[part]) > 0 {
-			j.accuse(Acknowledged, s, "its %s is in doubt, and %s has %d effects", s.looked.Doubt, part, len(all[part]))
+			j.accuse(Acknowledged, s, "its %s is in doubt, and %s has %d effects", s.looked.OpenStep, part, len(all[part]))
 		}
 	}
 	if len(s.told(Outcome)) > 0 {

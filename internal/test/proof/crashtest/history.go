@@ -83,7 +83,7 @@ type Event struct {
 	// Of outcomes, in responses and in records.
 	Of    []string `json:"of,omitempty"`    // the IDs of the effects that it is of
 	By    string   `json:"by,omitempty"`    // "" if its run has settled it
-	Doubt string   `json:"doubt,omitempty"` // the part of which it is not known whether it was done
+	OpenStep string   `json:"doubt,omitempty"` // the part of which it is not known whether it was done
 
 	// Of deaths.
 	Point string   `json:"point,omitempty"`

@@ -78,10 +78,10 @@ func (d desk) Save(ctx context.Context, cl store.Claim, notes store.Notes, repea
 	return c.await(ctx)
 }
 
-// Strike implements store.WorkStore.
-func (d desk) Strike(ctx context.Context, cl store.Claim, notes store.Notes) error {
+// Amend implements store.WorkStore.
+func (d desk) Amend(ctx context.Context, cl store.Claim, notes store.Notes) error {
 	c := &call{p: d.process, kind: strike, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
-		return d.store().Strike(d.ctx, cl, notes)
+		return d.store().Amend(d.ctx, cl, notes)
 	}}
 	return c.await(ctx)
 }

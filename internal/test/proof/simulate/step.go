@@ -58,7 +58,7 @@ const (
 
 var kindNames = [...]string{"Claim", "Extend", "Settle", "Release", "Read", "effect", "Verify", "waking", "Sweep",
 	"entering", "write", "COMMIT", "looking", "hanging up",
-	"Accept", "Take", "Return", "Cancel", "Save", "Strike", "Relayed", "publishing", "COMMIT", "Look", "Due", "statement"}
+	"Accept", "Take", "Return", "Cancel", "Save", "Amend", "Relayed", "publishing", "COMMIT", "Look", "Due", "statement"}
 
 // step is one choice of the scheduler. It names what it is about in a way that
 // still means something when steps before it are left out.

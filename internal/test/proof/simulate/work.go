@@ -265,7 +265,7 @@ func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Res
 		if err != nil {
 			return stet.CannotKnow(), err
 		}
-		happened = st.Doubt != ""
+		happened = st.OpenStep != ""
 	}
 	if happened {
 		return stet.ItHappened(stet.Outcome{Body: strconv.AppendQuote(nil, keyNames[key]+"@0+0")}), nil

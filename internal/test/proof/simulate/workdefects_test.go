@@ -85,8 +85,8 @@ func (f flawedWork) Save(ctx context.Context, c store.Claim, notes store.Notes, 
 	return f.Store.Save(ctx, c, notes, repeatable)
 }
 
-func (f flawedWork) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
-	err := f.Store.Strike(ctx, c, notes)
+func (f flawedWork) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
+	err := f.Store.Amend(ctx, c, notes)
 	if f.is("strikes what runs") && stet.KindOf(err) == stet.KindFenced {
 		c = f.newest(c)
 		is, err := f.Look(ctx, c.ID)

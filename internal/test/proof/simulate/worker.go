@@ -127,7 +127,7 @@ func (a *attempt) heed(ctx context.Context) error {
 	if err != nil || !st.Record.Cancelling || st.Record.Fence != a.run.Fence() {
 		return err
 	}
-	if st.Doubt != "" { // then failed is not what it is
+	if st.OpenStep != "" { // then failed is not what it is
 		a.run.Declare(stet.MayHaveExecuted, 0)
 	}
 	a.count(func(c *Count) { c.Heeded++ })

@@ -36,7 +36,7 @@ func (f flavour) law() crashtest.Law {
 			case store.Failed.String():
 				return asked.Cancels
 			}
-			return looked.State == store.Unknown.String() && asked.Name == once && looked.Doubt == charge
+			return looked.State == store.Unknown.String() && asked.Name == once && looked.OpenStep == charge
 		},
 		Unknown: func(kind string) bool { return kind == once },
 	}
@@ -66,7 +66,7 @@ func (s *storm) settle(ctx context.Context, site *crashtest.Site, engine *stet.E
 
 // ended reports whether nothing more is going to happen to an operation.
 func ended(st stet.Status) bool {
-	return st.Record.State.Settled() || st.Record.State == store.Unknown && st.Name == once && st.Doubt != ""
+	return st.Record.State.Settled() || st.Record.State == store.Unknown && st.Name == once && st.OpenStep != ""
 }
 
 func browse(ctx context.Context, st store.Browser, states []store.State, f func(store.Record)) error {
@@ -124,7 +124,7 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site, engine *stet.En
 // end is what a judge sees of a record.
 func end(id store.ID, st stet.Status) crashtest.Event {
 	ev := crashtest.Seen(crashtest.Looked, st.Record)
-	ev.ID, ev.Doubt, ev.Digest = id.String(), st.Doubt, crashtest.Digest(st.Outcome.Body)
+	ev.ID, ev.OpenStep, ev.Digest = id.String(), st.OpenStep, crashtest.Digest(st.Outcome.Body)
 	switch st.Record.State {
 	case store.Completed:
 		var r receipt

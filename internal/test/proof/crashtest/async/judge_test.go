@@ -120,7 +120,7 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		return stet.Outcome{Body: body}
 	}
 	in := func(s store.State, doubt string, out stet.Outcome) stet.Status {
-		return stet.Status{Record: store.Record{State: s, Attempt: 1}, Doubt: doubt, Outcome: out}
+		return stet.Status{Record: store.Record{State: s, Attempt: 1}, OpenStep: doubt, Outcome: out}
 	}
 	completed := func(ids ...string) stet.Status {
 		return in(store.Completed, "", outcome(receipt{Key: "k", IDs: ids}))

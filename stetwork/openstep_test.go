@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
+func TestHandlerReturnsDuringAStep_OperationIsUnknown(t *testing.T) {
 	for how, returns := range map[string]error{"a value": nil, "an error": errBroken, "permanent": stet.Permanent(errBroken), "retryable": stet.Retryable(errors.New("busy"))} {
 		t.Run(how, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
@@ -30,8 +30,8 @@ func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
 				b.runs()
 				for _, name := range []string{"plain", "idempotent"} {
 					id := b.accept(name, name)
-					if st := b.await(id, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown || st.Doubt != "charge" {
-						t.Errorf("%s: %v, in doubt %q", name, st.Record.State, st.Doubt)
+					if st := b.await(id, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown || st.OpenStep != "charge" {
+						t.Errorf("%s: %v, in doubt %q", name, st.Record.State, st.OpenStep)
 					}
 				}
 				time.Sleep(2 * time.Minute)

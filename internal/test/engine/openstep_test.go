@@ -63,8 +63,8 @@ func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
 			t.Errorf("%s while a step runs: %v", how, err)
 		}
 		over()
-		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
-			t.Errorf("%s: the doubt is %q", how, st.Doubt)
+		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
+			t.Errorf("%s: the doubt is %q", how, st.OpenStep)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
 }
 
 // The processor was away, but the store cannot be told so.
-func TestStepWhoseStrikeWasNotStoredIsInDoubt(t *testing.T) {
+func TestStep_StaysOpenIfItsRemovalIsNotStored(t *testing.T) {
 	st := &forgetful{Store: memory.New(memory.Options{})}
 	e := newEngine(t, st, stet.Options{StoreTimeout: 100 * time.Millisecond})
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
@@ -115,7 +115,7 @@ func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
 	}
 }
 
-func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
+func TestOperationWithAnOpenStepCannotBeCancelled(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
@@ -127,8 +127,8 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("cancelled: %v", err)
 	}
-	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "charge" {
-		t.Errorf("the doubt is %q", st.Doubt)
+	if st := status(t, e, it.ID, store.Accepted); st.OpenStep != "charge" {
+		t.Errorf("the doubt is %q", st.OpenStep)
 	}
 	// Whoever takes it knows.
 	again, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it)
@@ -140,7 +140,7 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	}
 }
 
-func TestLongProgressDoesNotPutAStepInDoubt(t *testing.T) {
+func TestLongProgressLeavesNoStepOpen(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)

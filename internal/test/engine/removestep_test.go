@@ -21,12 +21,12 @@ func diesCharging(t *testing.T, store *memory.Store) stet.Item {
 	t.Helper()
 	e := newEngine(t, store, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
-	inDoubt(t, take(t, e, it))
+	openStep(t, take(t, e, it))
 	return it
 }
 
-// inDoubt does what diesCharging says in a run, and marks it unknown.
-func inDoubt(t *testing.T, run *stet.Lease) {
+// openStep does what diesCharging says in a run, and marks it unknown.
+func openStep(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	if _, err := stet.Step(run.Context(), "reserve", func(context.Context) (string, error) { return "reserved", nil }); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func finishes(t *testing.T, run *stet.Lease) {
 	}
 }
 
-func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
+func TestOpenStep_RunsAgainAfterItDidNotHappen(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := diesCharging(t, st)
 	e := newEngine(t, st, stet.Options{})
@@ -72,13 +72,13 @@ func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "" {
-		t.Errorf("it is in doubt still: %q", st.Doubt)
+	if st := status(t, e, it.ID, store.Accepted); st.OpenStep != "" {
+		t.Errorf("it is in doubt still: %q", st.OpenStep)
 	}
 	finishes(t, take(t, e, it))
 }
 
-func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
+func TestOpenStep_RunsAgainAfterTheVerifierResolvesIt(t *testing.T) {
 	never := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil }
 	for _, stale := range []stet.Resolution{stet.CannotKnow(), stet.MayRunAgain()} {
 		store := memory.New(memory.Options{})
@@ -86,13 +86,13 @@ func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: never, Stale: stale}})
 		finishes(t, take(t, e, it))
 
-		inDoubt(t, begin(t, e, other))
+		openStep(t, begin(t, e, other))
 		finishes(t, begin(t, e, other))
 	}
 }
 
 // Neither by a worker nor by a retry.
-func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
+func TestTakeOverDoesNotRepeatAnOpenStep(t *testing.T) {
 	may := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.MayRunAgain(), nil }
 	for name, p := range map[string]stet.Policy{
 		"Policy.Stale": {Stale: stet.MayRunAgain()},
@@ -101,7 +101,7 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 		st := memory.New(memory.Options{})
 		it := diesCharging(t, st)
 		e := newEngine(t, st, stet.Options{Policy: p})
-		inDoubt(t, begin(t, e, other))
+		openStep(t, begin(t, e, other))
 		for range 3 {
 			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("%s: a take: %v", name, err)
@@ -110,8 +110,8 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 				t.Errorf("%s: a retry: %v", name, err)
 			}
 		}
-		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
-			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.Doubt)
+		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" || st.Record.Attempt != 1 {
+			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.OpenStep)
 		}
 		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
@@ -120,7 +120,7 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
+func TestAbandonedRun_WithoutOpenStepRunsAgain(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
@@ -138,7 +138,7 @@ func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
 
 // What comes of a run that was believed dead is refused, and does not stop the
 // attempt that has followed it.
-func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
+func TestPausedRunCannotRestoreARemovedStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})
@@ -166,11 +166,11 @@ func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 }
 
 // A resolution that could not be written down must not release what is in doubt.
-func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
+func TestReleaseFollowsTheRemovalOfTheOpenStep(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := diesCharging(t, st)
 	e := newEngine(t, storetest.Faulty(st, func(c storetest.Call) storetest.Fault {
-		if c.Method == "Strike" {
+		if c.Method == "Amend" {
 			return storetest.FailBefore
 		}
 		return storetest.NoFault
@@ -178,8 +178,8 @@ func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
 	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindStore {
 		t.Errorf("Resolve: %v", err)
 	}
-	if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
-		t.Errorf("in doubt is %q", st.Doubt)
+	if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
+		t.Errorf("in doubt is %q", st.OpenStep)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 }
 
 // What is not a step stays in the notes.
-func TestStrikeLeavesProgress(t *testing.T) {
+func TestRemovedStepLeavesProgress(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
@@ -217,7 +217,7 @@ func TestStrikeLeavesProgress(t *testing.T) {
 	if err := run.Progress(t.Context(), 0.5, "half way"); err != nil {
 		t.Fatal(err)
 	}
-	inDoubt(t, run)
+	openStep(t, run)
 	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); err != nil {
 		t.Fatal(err)
 	}
