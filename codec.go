@@ -45,7 +45,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumOf is the checksum of r: the version, status, media type and length of the head, then the
 // rest of the head and the body.
 func sumOf(r *store.Result) uint32 {
-	b := binary.AppendUvarint([]byte{r.Head[0]}, uint64(r.Status))
+	b := append(make([]byte, 0, 16+len(r.Type)), r.Head[0])
+	b = binary.AppendUvarint(b, uint64(r.Status))
 	b = appendString(b, r.Type)
 	b = binary.AppendUvarint(b, uint64(len(r.Head)-headStart))
 	return crc32.Update(crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, r.Head[headStart:]), castagnoli, r.Body)

@@ -194,7 +194,7 @@ func TestPanicOfPrepareAcceptsNothing(t *testing.T) {
 }
 
 func TestOptionalKeyAcceptsUnderANewOne(t *testing.T) {
-	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{Optional: true, Strict: true}})
+	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{Optional: true, KeyPolicy: stethttp.KeyPolicy{Strict: true}}})
 	a, b := s.order("", "{}"), s.order("", "{}")
 	wantAccepted(t, a, false)
 	wantAccepted(t, b, false)

@@ -37,7 +37,7 @@ func TestWritersAroundDoNotChangeWhatIsStored(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, setup{options: stethttp.Options{AllowEmpty: true}, around: func(next http.Handler) http.Handler {
+			s := start(t, setup{options: stethttp.Options{Advanced: stethttp.Advanced{AllowEmpty: true}}, around: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(marking{w}, r) })
 			}, handler: func(w http.ResponseWriter, r *http.Request) {
 				w.Header()["Link"] = []string{"a", "b"}

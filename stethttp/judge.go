@@ -40,13 +40,13 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 	if c.failure().Permanent {
 		return failed
 	}
-	if c.m.o.usual && rw.ordinary() {
+	if c.m.ordinary && rw.ordinary() {
 		return kept
 	}
 	header, trailer := rw.said()
 	notExecuted := c.m.o.NotExecuted
 	if c.later {
-		notExecuted = c.m.o.later
+		notExecuted = c.m.notExecutedLater
 	}
 	switch {
 	case !c.executing() && notExecuted(rw.status, merged(header, trailer)):

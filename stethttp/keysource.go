@@ -11,20 +11,32 @@ import (
 	"github.com/stet-go/stet/internal/misuse"
 )
 
-// KeyPolicy says which keys are good enough; others are refused with 400 (key-invalid),
-// before anything else is said about them. The zero value takes every key.
+// KeyPolicy has rules for keys. Keys that break one are refused with 400 (key-invalid). The
+// zero value accepts every key.
 type KeyPolicy struct {
-	// UUID takes only UUIDs (RFC 9562) of the versions 1 to 8, in their usual form. Upper
-	// and lower case are the same, as they name the same number.
+	// Strict accepts only the quoted form of a key in the header, a structured field of type
+	// String (RFC 9651). By default a value that does not begin with a quote is a key too,
+	// and names the same operation as its quoted form. A value with a comma is refused,
+	// because it may be two keys that a proxy has joined.
+	Strict bool
+	// FoldCase makes keys equal that differ only in the case of ASCII letters.
+	FoldCase bool
+	// UUID accepts only UUIDs (RFC 9562) of versions 1 to 8, in their usual form. It implies
+	// FoldCase.
 	UUID bool
-	// MinLength is how many bytes a key must have; at most 255.
+	// MinLength is the least length in bytes; at most 255.
 	MinLength int
-	// MinEntropy is how many bits a key must seem to have: its length times the entropy
-	// of how often each byte is in it. That finds constants, counters and short words,
-	// and cannot tell an alphabet from something random. Of n bytes that all differ it is
-	// n × log2(n): 64 for 16 of them; a random UUID has some 130. At most 1024; with UUID,
-	// 100.
+	// MinEntropy is the least estimated entropy in bits: the length times the entropy of the
+	// byte frequencies. It finds constants, counters and short words, and cannot tell an
+	// alphabet from random bytes. For n different bytes it is n × log2(n), 64 for 16 of
+	// them; a random UUID has about 130. At most 1024; with UUID, 100.
 	MinEntropy int
+	// Pointer is a JSON pointer (RFC 6901) to a key in the content of a request: "/id" for
+	// {"id": "…"}. The value must be a string, without quotes inside. It can replace the
+	// header; if both are there and differ, the request is refused with 400 (key-repeated).
+	// Content that is not JSON, or has a Content-Encoding, has no key. A request with a body
+	// above MaxBody is then refused also if the key is optional. Default "": header only.
+	Pointer string
 }
 
 const (
@@ -216,22 +228,22 @@ func (c *call) key(keys []string) (key string, problem *condition, detail string
 	case len(keys) > 1:
 		return "", &keyRepeated, ""
 	case c.pointed.twice:
-		return "", &keyRepeated, "A name on the way to " + m.o.KeyPointer + " is in the content more than once."
+		return "", &keyRepeated, "A name on the way to " + m.o.KeyPolicy.Pointer + " is in the content more than once."
 	case len(keys) == 0 && !c.pointed.there && m.pointer != nil:
-		return "", &keyMissing, "Send the header " + m.header + ", or the value at " + m.o.KeyPointer + " in JSON content, with a key that is new for each operation and the same for each retry of it."
+		return "", &keyMissing, "Send the header " + m.header + ", or the value at " + m.o.KeyPolicy.Pointer + " in JSON content, with a key that is new for each operation and the same for each retry of it."
 	case len(keys) == 0 && !c.pointed.there:
 		return "", &keyMissing, "Send the header " + m.header + " with a key that is new for each operation and the same for each retry of it."
 	case c.pointed.there && !c.pointed.text:
-		return "", &keyInvalid, "The value at " + m.o.KeyPointer + " is not text."
+		return "", &keyInvalid, "The value at " + m.o.KeyPolicy.Pointer + " is not text."
 	}
 	var why flaw
 	if len(keys) == 1 {
-		key, why = parseKey(keys[0], m.o.Strict, m.o.FoldCase)
+		key, why = parseKey(keys[0], m.o.KeyPolicy.Strict, m.o.KeyPolicy.FoldCase)
 	}
 	if c.pointed.there && why == "" {
 		var inBody string
-		if inBody, why = checkKey(c.pointed.value, m.o.FoldCase); why == "" && len(keys) == 1 && inBody != key {
-			return "", &keyRepeated, "The header " + m.header + " and the value at " + m.o.KeyPointer + " in the content are different keys."
+		if inBody, why = checkKey(c.pointed.value, m.o.KeyPolicy.FoldCase); why == "" && len(keys) == 1 && inBody != key {
+			return "", &keyRepeated, "The header " + m.header + " and the value at " + m.o.KeyPolicy.Pointer + " in the content are different keys."
 		}
 		key = inBody
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestKeyInTheContentIsTheKey(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{KeyPointer: "/meta/a~1b/1"}})
+	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{Pointer: "/meta/a~1b/1"}}})
 	body := `{"meta": {"a/b": ["x", "k-1"]}, "n": 1}`
 	wantReply(t, s.post("", body), 201, body, false)
 	wantReply(t, s.post("", body), 201, body, true)
@@ -26,7 +26,7 @@ func TestKeyInTheContentIsTheKey(t *testing.T) {
 }
 
 func TestContentWithoutAClearKeyIsRefused(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{KeyPointer: "/id", MaxBody: 100}})
+	s := start(t, setup{options: stethttp.Options{MaxBody: 100, KeyPolicy: stethttp.KeyPolicy{Pointer: "/id"}}})
 	for name, c := range map[string]struct {
 		key, body, problem, detail string
 		status                     int
@@ -64,7 +64,7 @@ func TestContentWithoutAClearKeyIsRefused(t *testing.T) {
 }
 
 func TestOptionalKeyInTheContentPassesWithItsContentWhole(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{KeyPointer: "/id", Optional: true}})
+	s := start(t, setup{options: stethttp.Options{Optional: true, KeyPolicy: stethttp.KeyPolicy{Pointer: "/id"}}})
 	for range 2 {
 		wantReply(t, s.post("", `{"x": 1}`), 201, `{"x": 1}`, false)
 	}
@@ -80,7 +80,7 @@ func TestOptionalKeyInTheContentPassesWithItsContentWhole(t *testing.T) {
 }
 
 func TestAcceptedOperationsHaveKeysInTheirContent(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{KeyPointer: "/id"}, async: &stethttp.AsyncOptions{}})
+	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{Pointer: "/id"}}, async: &stethttp.AsyncOptions{}})
 	first, second := s.order("", `{"id": "a"}`), s.order("", `{"id": "a"}`)
 	if first.status != 202 || second.status != 202 || first.header.Get("Location") != second.header.Get("Location") {
 		t.Errorf("got %d %s, and %d %s", first.status, first.header.Get("Location"), second.status, second.header.Get("Location"))
@@ -128,7 +128,7 @@ func TestKeyPolicyRefusesWhatIsNotGoodEnough(t *testing.T) {
 }
 
 func TestUUIDsAreTheSameInAnyCase(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{UUID: true}, KeyPointer: "/id"}})
+	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{UUID: true, Pointer: "/id"}}})
 	body := `{"id": "8E03978E-40D5-43E8-BC93-6894A57F9324"}`
 	wantReply(t, s.post("8e03978e-40d5-43e8-bc93-6894a57f9324", body), 201, body, false)
 	wantReply(t, s.post("", body), 201, body, true)
@@ -183,9 +183,9 @@ func TestRetryAfterIsAsLongAsItIsTold(t *testing.T) {
 func TestWrongKeyOptionsAreRefused(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	for want, o := range map[string]stethttp.Options{
-		"must begin with a slash":          {KeyPointer: "id"},
-		"a tilde is written ~0":            {KeyPointer: "/a~2"},
-		"a tilde is written":               {KeyPointer: "/a~"},
+		"must begin with a slash":          {KeyPolicy: stethttp.KeyPolicy{Pointer: "id"}},
+		"a tilde is written ~0":            {KeyPolicy: stethttp.KeyPolicy{Pointer: "/a~2"}},
+		"a tilde is written":               {KeyPolicy: stethttp.KeyPolicy{Pointer: "/a~"}},
 		"MinLength is 256":                 {KeyPolicy: stethttp.KeyPolicy{MinLength: 256}},
 		"MinLength is -1":                  {KeyPolicy: stethttp.KeyPolicy{MinLength: -1}},
 		"no key would do":                  {KeyPolicy: stethttp.KeyPolicy{UUID: true, MinLength: 37}},
@@ -193,7 +193,7 @@ func TestWrongKeyOptionsAreRefused(t *testing.T) {
 		"MinEntropy is 101":                {KeyPolicy: stethttp.KeyPolicy{UUID: true, MinEntropy: 101}},
 		"RetryAfter is -1ns":               {RetryAfter: -1},
 		"RetryAfter is 25h0m0s":            {RetryAfter: 25 * time.Hour},
-		`ReplayedHeader are both "X-Same"`: {Header: "x-same", ReplayedHeader: "X-Same"},
+		`ReplayedHeader are both "X-Same"`: {Header: "x-same", Advanced: stethttp.Advanced{ReplayedHeader: "X-Same"}},
 	} {
 		o.Scope = stethttp.SingleTenant
 		if _, err := stethttp.New(engine, o); err == nil || stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), want) {

@@ -38,143 +38,116 @@ const (
 // Options configure a Middleware. Scope is required; the zero value of every
 // other field stands for its default.
 type Options struct {
-	// Scope says whose key it is: a tenant, a principal, an API account, as
-	// authentication has established it. 1 to store.MaxScope bytes. "" refuses
-	// the request with 403 (problem scope-missing), an error with 500
-	// (scope-failed); neither executes anything. For a service that has only
-	// one tenant there is SingleTenant.
+	// Scope returns the owner of the key: a tenant, a principal, an API account, as
+	// authentication has established it. 1 to store.MaxScope bytes. If it returns "", the
+	// request is refused with 403 (scope-missing); after an error with 500 (scope-failed).
+	// Neither executes anything. Use SingleTenant for a service with one tenant.
 	Scope func(*http.Request) (string, error)
-	// Class names the policy, one of stet.Options.Classes. Default: "", the
+	// Class returns the name of a policy in stet.Options.Classes. Default "", the
 	// policy without a class.
 	Class func(*http.Request) string
-	// Name says what the operation is, for people and verifiers (stet.Op.Name). It
-	// is stored in clear, and made to fit by store.LabelText. Default: the method
-	// and the pattern of the route ("POST /v1/payments/{id}"), as http.ServeMux has
-	// set it; outside of one, the method and the path. Where paths hold what must
-	// not be stored in clear, name the route.
+	// Name returns a name of the operation for people and verifiers (stet.Op.Name). It is
+	// stored unencrypted, and shortened by store.LabelText. Default: the method and the
+	// pattern of http.ServeMux ("POST /v1/payments/{id}"), or the method and the path if
+	// there is none. If your paths contain secrets, set Name.
 	Name func(*http.Request) string
-	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID:
-	// it is stored, and made to fit likewise. Default: none.
+	// Ref returns the service's own reference (stet.Op.Ref), such as an order ID. It is
+	// stored, and shortened by store.LabelText. Default: none.
 	Ref func(*http.Request) string
-	// RefPointer is a JSON pointer (RFC 6901) to where the content of a request may have
-	// the reference, a text or a number; for operations of which Ref returns none. One that
-	// does not fit is left out, which ErrorLog is told. Default: none.
-	RefPointer string
 
-	// Header is the name of the request header that carries the key. Default
-	// DefaultHeader.
+	// Header is the request header with the key. Default DefaultHeader.
 	Header string
-	// KeyPointer is a JSON pointer (RFC 6901) to where the content of a request may have
-	// the key instead, or as well: "/id" for {"id": "…"}. The value must be text, and is
-	// the key as it is, without quotes of its own. A request whose header and content
-	// have different keys is refused with 400 (key-repeated). Content that is not JSON,
-	// or has a Content-Encoding, has no key. As the content is read before the key is
-	// known, one larger than MaxBody is refused also where the key is optional. Default
-	// "": the header only.
-	KeyPointer string
-	// KeyPolicy says which keys are good enough. Default: all are.
+	// KeyPolicy has further rules for keys. Default: every key is accepted.
 	KeyPolicy KeyPolicy
-	// Strict accepts only the quoted form of a key, a structured field of
-	// type String (RFC 9651). By default a value that does not begin with a
-	// quote is taken as it is, and names the same operation as the quoted
-	// form of it; one with a comma is refused, because it may be two keys
-	// that something on the way has joined.
-	Strict bool
-	// FoldCase makes keys that differ in the case of ASCII letters the same.
-	FoldCase bool
-	// Optional passes requests without a key through to the handler,
-	// unprotected. By default they are refused with 400 (key-missing).
+	// Optional passes requests without a key to the handler, unprotected. By default they
+	// are refused with 400 (key-missing).
 	Optional bool
-	// Methods are the protected methods; upper and lower case are the same.
-	// Requests with others pass through, even with a key. Default POST and PATCH.
+	// Methods are the protected methods, in upper or lower case. Requests with other
+	// methods pass unprotected, even with a key. Default POST and PATCH.
 	Methods []string
-	// Skip passes a request through, unprotected, if it returns true: for
-	// protocol upgrades and the like.
+	// Skip passes a request unprotected if it returns true, for example a protocol upgrade.
 	Skip func(*http.Request) bool
 
-	// MaxBody is the greatest request body in bytes; a larger one is refused
-	// with 413 before anything else happens. Default DefaultMaxBody.
+	// MaxBody is the limit of a request body in bytes. A larger one is refused with 413
+	// before anything is executed. Default DefaultMaxBody.
 	MaxBody int64
-	// Canonicalize, if set, returns the form of a request's body that goes into the
-	// fingerprint, so that bodies which mean the same match. body is read-only, must not
-	// be kept, and is never empty; mediaType is in lower case, "" if there is none.
-	// After an error the raw bytes are used. Default: always the raw bytes; of a
-	// multipart body, its parts.
-	Canonicalize func(mediaType string, body []byte) ([]byte, error)
-	// Fingerprint, if set, returns the fingerprint of a request instead, for operations that
-	// come in by messages, by stet.Do or by an RPC, too: all of them have to make the
-	// same one (see docs/adapters.md). What of a request is not in it does not count: not the
-	// method or the path either, so it should have a name of the operation, as
-	// stet.NewFingerprint([]byte("order"), body) and canonical.Fingerprint do. body is
-	// read-only, must not be kept, and may be empty. An error refuses the request with 400
-	// (body-invalid), the zero Fingerprint with 500 (misconfigured); neither executes
-	// anything. The error's text goes to ErrorLog. Not with Canonicalize. Default: method,
-	// request target, content type, content coding and body.
-	Fingerprint func(r *http.Request, body []byte) (store.Fingerprint, error)
-	// MaxWait bounds how long a duplicate of a request in flight, or of one whose
-	// outcome is unknown, waits when it asks to with "Prefer: wait=N" (RFC 7240), and so
-	// a request of an Async. While a request waits, its body is kept only up to 64 KiB:
-	// with a larger one it gets 409 if the first run had no effect. Default
-	// DefaultMaxWait; at most store.MaxWait; negative: the preference is ignored. A
-	// server's WriteTimeout must be longer.
+	// MaxWait bounds how long a duplicate waits with "Prefer: wait=N" (RFC 7240) for a
+	// running or unknown operation, and a request of an Async for its job. While it waits,
+	// at most 64 KiB of its body are retained: a request with a larger body gets 409 if the
+	// first run had no effect. Default DefaultMaxWait; at most store.MaxWait; negative: the
+	// preference is ignored. The WriteTimeout of a server must be longer.
 	MaxWait time.Duration
+	// Canonicalize returns the form of a body that goes into the fingerprint, so that
+	// equivalent bodies match. mediaType is in lower case, or "". body is not empty; do not
+	// change or retain it. After an error the raw bytes are used. Default: the raw bytes, or
+	// the parts of a multipart body.
+	Canonicalize func(mediaType string, body []byte) ([]byte, error)
+	// Fingerprint replaces the whole fingerprint: use it if an operation can also arrive by
+	// messages, stet.Do or RPC, with the same function there (docs/adapters.md). Nothing
+	// else of the request is compared, not even method and path; therefore begin it with a
+	// name, as in stet.NewFingerprint([]byte("order"), body) or canonical.Fingerprint. Do
+	// not change or retain body, which may be empty. An error refuses the request with 400
+	// (body-invalid) and is logged, the zero Fingerprint with 500 (misconfigured). Neither
+	// executes anything. It excludes Canonicalize. Default: method, request target, content
+	// type, content coding and body.
+	Fingerprint func(r *http.Request, body []byte) (store.Fingerprint, error)
 
-	// Responses says which responses are stored: StoreOutcomes, StoreAll or StoreExecuted.
-	// Default StoreOutcomes.
+	// Responses selects the responses that are stored: StoreOutcomes, StoreAll or
+	// StoreExecuted. Default StoreOutcomes.
 	Responses Responses
-	// NotExecuted says of a response that nothing was executed: it is passed
-	// on but not stored, and a retry runs again. header has the trailers, too.
-	// Default: Responses.NotExecuted, which by default is the function NotExecuted.
+	// NotExecuted reports that a response says "nothing was executed". It is sent but not
+	// stored, and a retry runs again. header includes the trailer. Default:
+	// Responses.NotExecuted, which is the function NotExecuted for StoreOutcomes.
 	NotExecuted func(status int, header http.Header) bool
-	// Failed says of any other response that the operation has failed. In a
-	// transaction it is then rolled back, and a retry runs again; without one the
-	// response is stored as failed, and replayed. What has not failed is
-	// completed, and replayed. trailer has what RPC protocols write at the end
-	// of the content, too. Responses may say that it is stored in either case. Default:
-	// the function Failed.
+	// Failed reports that any other response is a failure. In a transaction a failure is
+	// rolled back, and a retry runs again. Otherwise it is stored and replayed. trailer
+	// includes the fields that RPC protocols write at the end of the content. Responses can
+	// store it in both cases. Default: the function Failed.
 	Failed func(status int, header, trailer http.Header) bool
+	// RetryAfter is the Retry-After of refusals that a later request may not get, such as
+	// in flight, unless more is known. Rounded up to seconds. Default 1 s; at most 24 h.
+	RetryAfter time.Duration
+
+	// FailOpen runs requests unprotected while the store is unavailable, instead of refusing
+	// them with 503. A retry may then run twice. Every such request is logged, and is an
+	// observe.FailedOpen.
+	FailOpen bool
+	// ErrorLog receives errors, never keys or bodies. Default slog.Default().
+	ErrorLog *slog.Logger
+
+	Advanced
+}
+
+// Advanced has options that few services need.
+type Advanced struct {
+	// RefPointer is a JSON pointer (RFC 6901) to the reference, a text or number in the
+	// content of a request, if Ref returns none. A reference that is too long or not
+	// printable is left out, and logged. Default: none.
+	RefPointer string
 	// Tries is for operations under stet.Policy.Outside: how often the handler is called for
-	// one request, if the service answers with 500 or above, without Retry-After, or not at
-	// all, and has not settled. Default 1; at most 10. After the last the client gets 503
-	// (not-executed).
+	// one request if the service returns 500 or above without Retry-After, or no response,
+	// and has not settled. After the last one the client gets 503 (not-executed). Default 1;
+	// at most 10.
 	Tries int
-	// AllowEmpty makes an empty response with status 200 of a handler that returns
-	// without having begun one, as net/http does. By default there is no outcome then: a
-	// transaction is rolled back, any other operation is unknown, and the answer is 500
-	// (response-missing). Adapters of frameworks that let the handler return before its
-	// response is written cause this.
+	// AllowEmpty accepts a handler that returns without a response as an empty 200, as
+	// net/http does. By default a transaction is then rolled back, any other operation is
+	// unknown, and the client gets 500 (response-missing): adapters of frameworks that let
+	// the handler return before its response is written have the same symptom.
 	AllowEmpty bool
 	// KeepHeaders, if not nil, are the only response headers that are stored, beside
-	// Content-Type, -Encoding and -Length, without which the content means
-	// something else.
+	// Content-Type, Content-Encoding and Content-Length.
 	KeepHeaders []string
 	// DropHeaders are response headers that are not stored.
 	DropHeaders []string
-	// StoreSetCookie stores Set-Cookie too, so that a retry gets the session
-	// of the first caller.
+	// StoreSetCookie also stores Set-Cookie, so that a retry gets the session of the first
+	// caller.
 	StoreSetCookie bool
-	// ReplayedHeader is the response header that is "true" on replays.
-	// Default DefaultReplayedHeader.
+	// ReplayedHeader is the response header that is "true" on replays. Default
+	// DefaultReplayedHeader.
 	ReplayedHeader string
-
-	// RetryAfter is what Retry-After says where asking again will tell more, about a run
-	// in flight for one, if nothing is known that takes longer. In whole seconds, rounded
-	// up. Default 1 s; at most 24 h.
-	RetryAfter time.Duration
-
-	// FailOpen runs requests unprotected while the store cannot be used,
-	// instead of refusing them with 503: a retry may then run twice. Every
-	// such request is a observe.FailedOpen and a line in ErrorLog.
-	FailOpen bool
-	// ProblemBase is what the types of problems begin with, an absolute URL;
-	// the name of the problem follows. Default DefaultProblemBase.
+	// ProblemBase is the prefix of problem types, an absolute URL; the name of the problem
+	// follows. Default DefaultProblemBase.
 	ProblemBase string
-	// ErrorLog gets what goes wrong; never a key or a body. Default
-	// slog.Default().
-	ErrorLog *slog.Logger
-
-	later func(status int, header http.Header) bool // NotExecuted, of operations that are run later
-	usual bool                                      // NotExecuted and Failed are the defaults
 }
 
 // SingleTenant is the Options.Scope of a service whose keys are all of one
@@ -251,14 +224,13 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.KeyPolicy.check(); err != nil {
 		return o, err
 	}
-	o.FoldCase = o.FoldCase || o.KeyPolicy.UUID
+	o.KeyPolicy.FoldCase = o.KeyPolicy.FoldCase || o.KeyPolicy.UUID
 	if o.Header == o.ReplayedHeader {
 		return o, misuse.Errorf("stethttp: Options.Header and ReplayedHeader are both %q", o.Header)
 	}
 	if o.Tries < 0 || o.Tries > maxTries {
 		return o, misuse.Errorf("stethttp: Options.Tries is %d; it must be 1 to %d", o.Tries, maxTries)
 	}
-	o.usual = o.NotExecuted == nil && o.Failed == nil
 	if err := o.responses(); err != nil {
 		return o, err
 	}

@@ -32,7 +32,7 @@ const imposedName = ":coding-imposed"
 // stored are left out, and so are Set-Cookie and Content-Length. header and
 // body are not copied.
 func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) {
-	filter := newHeaderFilter(Options{ReplayedHeader: DefaultReplayedHeader, DropHeaders: []string{"Trailer"}})
+	filter := newHeaderFilter(Options{Advanced: Advanced{ReplayedHeader: DefaultReplayedHeader, DropHeaders: []string{"Trailer"}}})
 	out := response(status, filter.fields(fieldsOf(header), nil), body)
 	out.Failed = status >= http.StatusInternalServerError
 	if !finalStatus(status) || !storable(out) {
@@ -55,7 +55,7 @@ func StoredResponse(out stet.Outcome) (status int, header http.Header, body []by
 	if err := unsendable(out); err != nil {
 		return 0, nil, nil, err
 	}
-	out = (&Middleware{o: Options{ProblemBase: DefaultProblemBase}}).told(out, false, nil)
+	out = (&Middleware{o: Options{Advanced: Advanced{ProblemBase: DefaultProblemBase}}}).told(out, false, nil)
 	header = http.Header{}
 	for prefix, fields := range map[string][]store.Field{"": out.Header, http.TrailerPrefix: out.Trailer} {
 		for _, f := range fields {

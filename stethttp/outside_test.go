@@ -31,7 +31,7 @@ func byClaim(s store.Store, claim string) error {
 func startOutside(t *testing.T, tries int, do func(st store.Store, w http.ResponseWriter, r *http.Request)) *service {
 	t.Helper()
 	st := memory.New(memory.Options{})
-	return start(t, setup{store: st, engine: stet.Options{Policy: stet.Policy{Outside: true}, SweepEvery: -1}, options: stethttp.Options{Tries: tries},
+	return start(t, setup{store: st, engine: stet.Options{Policy: stet.Policy{Outside: true}, SweepEvery: -1}, options: stethttp.Options{Advanced: stethttp.Advanced{Tries: tries}},
 		handler: func(w http.ResponseWriter, r *http.Request) { do(st, w, r) }})
 }
 
@@ -152,7 +152,7 @@ func TestServiceIsTriedNoMoreOftenThanAllowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.Close()
-		if _, err := stethttp.New(e, stethttp.Options{Scope: stethttp.SingleTenant, Tries: tries}); err == nil {
+		if _, err := stethttp.New(e, stethttp.Options{Scope: stethttp.SingleTenant, Advanced: stethttp.Advanced{Tries: tries}}); err == nil {
 			t.Errorf("%d tries are allowed", tries)
 		}
 	}

@@ -35,7 +35,7 @@ func TestReferenceInTheContentIsWholeOrLeftOutAloud(t *testing.T) {
 		"an object":      {`{"order": {"id": {}}}`, "", true, nil},
 		"more than once": {`{"order": {"id": "7", "id": "8"}}`, "", true, nil},
 	} {
-		s := start(t, setup{options: stethttp.Options{RefPointer: "/order/id"}})
+		s := start(t, setup{options: stethttp.Options{Advanced: stethttp.Advanced{RefPointer: "/order/id"}}})
 		if r := s.post("k", c.body, c.header...); r.status != 201 {
 			t.Fatalf("%s: %d %s", name, r.status, r.body)
 		}
@@ -47,14 +47,14 @@ func TestReferenceInTheContentIsWholeOrLeftOutAloud(t *testing.T) {
 			t.Errorf("%s: the log says %q", name, said)
 		}
 	}
-	_, err := stethttp.New(start(t, setup{}).engine, stethttp.Options{Scope: stethttp.SingleTenant, RefPointer: "order"})
+	_, err := stethttp.New(start(t, setup{}).engine, stethttp.Options{Scope: stethttp.SingleTenant, Advanced: stethttp.Advanced{RefPointer: "order"}})
 	if stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "RefPointer") {
 		t.Errorf("a pointer without a slash: %v", err)
 	}
 }
 
 func TestReferenceOfTheRequestGoesBeforeThatOfTheContent(t *testing.T) {
-	s := start(t, setup{store: memory.New(memory.Options{}), options: stethttp.Options{RefPointer: "/id", KeyPointer: "/key",
+	s := start(t, setup{store: memory.New(memory.Options{}), options: stethttp.Options{Advanced: stethttp.Advanced{RefPointer: "/id"}, KeyPolicy: stethttp.KeyPolicy{Pointer: "/key"},
 		Ref: func(r *http.Request) string { return r.Header.Get("X-Order") }}})
 	for key, header := range map[string][]string{"a": {"X-Order", "of the header"}, "b": nil} {
 		s.post("", `{"id": "of the content", "key": "`+key+`"}`, header...)

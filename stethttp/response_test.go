@@ -103,11 +103,11 @@ func TestStoredHeadersAreConfigurable(t *testing.T) {
 		want string
 	}{
 		{stethttp.Options{}, "X-A X-B Content-Type"},
-		{stethttp.Options{DropHeaders: []string{"x-a"}}, "X-B Content-Type"},
-		{stethttp.Options{KeepHeaders: []string{"x-a", "x-b"}, DropHeaders: []string{"X-B"}}, "X-A Content-Type"},
-		{stethttp.Options{KeepHeaders: []string{}}, "Content-Type"},
-		{stethttp.Options{KeepHeaders: []string{}, DropHeaders: []string{"content-type"}}, ""},
-		{stethttp.Options{StoreSetCookie: true}, "X-A X-B Set-Cookie Content-Type"},
+		{stethttp.Options{Advanced: stethttp.Advanced{DropHeaders: []string{"x-a"}}}, "X-B Content-Type"},
+		{stethttp.Options{Advanced: stethttp.Advanced{KeepHeaders: []string{"x-a", "x-b"}, DropHeaders: []string{"X-B"}}}, "X-A Content-Type"},
+		{stethttp.Options{Advanced: stethttp.Advanced{KeepHeaders: []string{}}}, "Content-Type"},
+		{stethttp.Options{Advanced: stethttp.Advanced{KeepHeaders: []string{}, DropHeaders: []string{"content-type"}}}, ""},
+		{stethttp.Options{Advanced: stethttp.Advanced{StoreSetCookie: true}}, "X-A X-B Set-Cookie Content-Type"},
 	} {
 		s := start(t, setup{options: c.o, handler: handler})
 		s.post("k", "{}")
@@ -190,7 +190,7 @@ func TestContentTypeIsDetectedAsWithoutStet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bare := start(t, setup{around: func(http.Handler) http.Handler { return h }}).post("k", "{}")
-			s := start(t, setup{handler: h, options: stethttp.Options{AllowEmpty: true}})
+			s := start(t, setup{handler: h, options: stethttp.Options{Advanced: stethttp.Advanced{AllowEmpty: true}}})
 			for range 2 {
 				if r := s.post("k", "{}", "Accept-Encoding", "x"); fmt.Sprint(r.header["Content-Type"]) != fmt.Sprint(bare.header["Content-Type"]) ||
 					r.body != bare.body || r.header.Get("X-Evil") != "" {

@@ -74,10 +74,6 @@ func (o *Options) responses() error {
 		return misuse.Errorf("stethttp: Options.Responses is %q; it is StoreOutcomes (%q), StoreAll (%q) or StoreExecuted (%q)",
 			o.Responses, StoreOutcomes, StoreAll, StoreExecuted)
 	}
-	o.later = o.NotExecuted
-	if o.later == nil {
-		o.later = NotExecuted
-	}
 	if o.NotExecuted == nil {
 		o.NotExecuted = o.Responses.NotExecuted
 	}

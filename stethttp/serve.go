@@ -43,7 +43,7 @@ type call struct {
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
 
-	pointed  pointed      // what Options.KeyPointer leads to
+	pointed  pointed      // the key at KeyPolicy.Pointer
 	claim    string       // of the run, under stet.Policy.Outside
 	expires  string       // the value of expiresHeader for a stored response; "" for none
 	reason   store.Reason // of a stored response
@@ -138,7 +138,7 @@ func (c *call) unread(err error, limit int64) {
 }
 
 // name finds out which operation the request names, from its header alone, unless
-// Options.KeyPointer has had the body read before: a client that waits for 100 Continue
+// KeyPolicy.Pointer has had the body read before: a client that waits for 100 Continue
 // is refused before it sends its body.
 func (c *call) name(keys []string) (problem *condition, detail string) {
 	m, r := c.m, c.r

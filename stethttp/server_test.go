@@ -298,14 +298,14 @@ func TestScopeIsRequired(t *testing.T) {
 	}
 	for name, o := range map[string]stethttp.Options{
 		"header":       {Header: "Idempotency Key"},
-		"replayed":     {ReplayedHeader: "a:b"},
+		"replayed":     {Advanced: stethttp.Advanced{ReplayedHeader: "a:b"}},
 		"method":       {Methods: []string{"PO ST"}},
 		"empty method": {Methods: []string{""}},
 		"max body":     {MaxBody: -1},
 		"max wait":     {MaxWait: time.Hour},
-		"problem base": {ProblemBase: "/problems/"},
-		"set-cookie":   {KeepHeaders: []string{"set-cookie"}},
-		"drop":         {DropHeaders: []string{""}},
+		"problem base": {Advanced: stethttp.Advanced{ProblemBase: "/problems/"}},
+		"set-cookie":   {Advanced: stethttp.Advanced{KeepHeaders: []string{"set-cookie"}}},
+		"drop":         {Advanced: stethttp.Advanced{DropHeaders: []string{""}}},
 	} {
 		o.Scope = scope
 		if _, err := stethttp.New(engine, o); stet.KindOf(err) != stet.KindInvalid {
@@ -361,7 +361,7 @@ func TestClassSelectsThePolicy(t *testing.T) {
 }
 
 func TestNamesOfHeadersAndProblemsAreConfigurable(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{Header: "x-request-key", ReplayedHeader: "x-replay", ProblemBase: "https://example.com/p/"}})
+	s := start(t, setup{options: stethttp.Options{Header: "x-request-key", Advanced: stethttp.Advanced{ReplayedHeader: "x-replay", ProblemBase: "https://example.com/p/"}}})
 	r := s.post("", "{}")
 	if r.status != 400 || r.problem().Type != "https://example.com/p/key-missing" || !strings.Contains(r.problem().Detail, "X-Request-Key") {
 		t.Errorf("%d %s", r.status, r.body)

@@ -75,7 +75,7 @@ func TestScopeThatIsTooLongIsNotToBeTriedAgain(t *testing.T) {
 // run in flight.
 func TestRetryIsToldThatTheOutcomeIsUnknownOnceItCouldNotBeStored(t *testing.T) {
 	store := newFaulty()
-	s := start(t, setup{store: store, handler: func(http.ResponseWriter, *http.Request) {}, options: stethttp.Options{AllowEmpty: true}})
+	s := start(t, setup{store: store, handler: func(http.ResponseWriter, *http.Request) {}, options: stethttp.Options{Advanced: stethttp.Advanced{AllowEmpty: true}}})
 	store.settle.Store(true)
 	wantProblem(t, s.post("k", "{}"), 504, "outcome-unknown")
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -100,6 +100,10 @@ type Middleware struct {
 	filter     headerFilter
 	// marks are the header fields that say something of a call, and not of its outcome.
 	marks []string
+	// ordinary says that NotExecuted and Failed are the defaults.
+	ordinary bool
+	// notExecutedLater is NotExecuted for operations that a worker runs.
+	notExecutedLater func(status int, header http.Header) bool
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -121,15 +125,19 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("stethttp: New needs an engine; stet.New makes one")
 	}
+	m := &Middleware{ordinary: o.NotExecuted == nil && o.Failed == nil, notExecutedLater: o.NotExecuted}
+	if o.NotExecuted == nil {
+		m.notExecutedLater = NotExecuted
+	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader, expiresHeader}}
+	m.engine, m.o, m.header, m.filter, m.marks = engine, o, o.Header, newHeaderFilter(o), []string{o.ReplayedHeader, executionHeader, expiresHeader}
 	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
 		return nil, err
 	}
-	if m.pointer, err = parsePointer("KeyPointer", o.KeyPointer); err != nil {
+	if m.pointer, err = parsePointer("KeyPolicy.Pointer", o.KeyPolicy.Pointer); err != nil {
 		return nil, err
 	}
 	m.invalid = m.asResponse(&responseInvalid, "")

@@ -210,7 +210,7 @@ func TestStormMixesNoBytes(t *testing.T) {
 			set.handler = st.handle
 			// Some responses do not fit.
 			set.engine = stet.Options{Policy: stet.Policy{MaxResult: 600 << 10, Stale: stet.MayRunAgain()}}
-			set.options = stethttp.Options{StoreSetCookie: true}
+			set.options = stethttp.Options{Advanced: stethttp.Advanced{StoreSetCookie: true}}
 			st.s = start(t, set)
 			st.s.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 32
 			st.up = httptest.NewServer(http.HandlerFunc(st.upstream))

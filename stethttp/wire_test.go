@@ -118,14 +118,14 @@ func TestQuotedAndBareKeyNameOneOperation(t *testing.T) {
 }
 
 func TestStrictTakesOnlyTheQuotedForm(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{Strict: true}})
+	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{Strict: true}}})
 	wantProblem(t, s.post("a", "{}"), 400, "key-invalid")
 	wantReply(t, s.post(`"a"`, "{}"), 201, "{}", false)
 	wantReply(t, s.post(`"a"`, "{}"), 201, "{}", true)
 }
 
 func TestFoldCaseMakesKeysOfOtherCaseTheSame(t *testing.T) {
-	s := start(t, setup{options: stethttp.Options{FoldCase: true}})
+	s := start(t, setup{options: stethttp.Options{KeyPolicy: stethttp.KeyPolicy{FoldCase: true}}})
 	wantReply(t, s.post("abc", "{}"), 201, "{}", false)
 	wantReply(t, s.post("ABC", "{}"), 201, "{}", true)
 }

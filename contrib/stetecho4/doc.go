@@ -56,7 +56,7 @@
 // # What differs from Echo
 //
 // A handler that returns nil and has written nothing has produced no outcome, where
-// net/http makes it an empty 200: see stethttp.Options.AllowEmpty. The request's context is
+// net/http makes it an empty 200: see stethttp.Advanced.AllowEmpty. The request's context is
 // the run's: it does not end when the client leaves. Hijack is refused: see
 // stethttp.Options.Skip. The operation's name (stet.Op.Name) is the method and
 // echo.Context.Path.

@@ -168,7 +168,7 @@ func TestResponsesAreAsFiberSendsThem(t *testing.T) {
 		"/unknown": func(fiber.Ctx) error { return fiber.NewError(499, "own") },
 	}
 	for _, config := range []fiber.Config{{}, {DisableDefaultContentType: true}} {
-		s := open(t, config, stet.Options{}, stethttp.Options{StoreSetCookie: true}, func(s *shop, once fiber.Handler) {
+		s := open(t, config, stet.Options{}, stethttp.Options{Advanced: stethttp.Advanced{StoreSetCookie: true}}, func(s *shop, once fiber.Handler) {
 			for path, h := range handlers {
 				s.app.Post("/plain"+path, h)
 				s.app.Post("/once"+path, once, h)

@@ -47,7 +47,7 @@
 // streams are errors. So are connections that are hijacked: see stethttp.Options.Skip.
 //
 // A handler that returns nil and has written neither a body nor a status other than 200
-// has produced no outcome, see stethttp.Options.AllowEmpty: Fiber cannot tell whether it
+// has produced no outcome, see stethttp.Advanced.AllowEmpty: Fiber cannot tell whether it
 // meant an empty 200. c.SendStatus(200) writes a body.
 //
 // An answer of 404 or 405 because the router has found no handler, behind App.Use, is

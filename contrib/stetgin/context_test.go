@@ -320,7 +320,7 @@ func TestHandlerForUnknownRoutes(t *testing.T) {
 
 // TestSecondCall_FindsTheContextOfTheFirst: keys, errors and forms of the first are undone.
 func TestSecondCall_FindsTheContextOfTheFirst(t *testing.T) {
-	b := adaptertest.NewBench(t, stet.Options{Policy: stet.Policy{Outside: true}}, stethttp.Options{Tries: 2})
+	b := adaptertest.NewBench(t, stet.Options{Policy: stet.Policy{Outside: true}}, stethttp.Options{Advanced: stethttp.Advanced{Tries: 2}})
 	runs := 0
 	url := adaptertest.Serve(t, protected(b, func(c *gin.Context) {
 		if _, there := c.Get("half"); there || len(c.Errors) > 0 || c.GetString("account") != "a" || c.PostForm("amount") != "10" {

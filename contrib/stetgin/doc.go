@@ -47,7 +47,7 @@
 // # What differs from Gin
 //
 // A handler that neither writes nor sets a status has produced no outcome, where Gin makes
-// it an empty 200: see stethttp.Options.AllowEmpty. gin.Context.Status alone is a response.
+// it an empty 200: see stethttp.Advanced.AllowEmpty. gin.Context.Status alone is a response.
 // After a panic that gin.Recovery leaves unanswered, the status is 500, not 200.
 // The request's context is the run's: it does not end when the client leaves, and neither
 // does gin.Context.Stream. Hijack is refused: see stethttp.Options.Skip. The operation's

@@ -219,7 +219,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 var (
 	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
 		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
-	optionFields = []named{{"Options.Methods", "methods"}, {"Options.Tries", "tries"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options.KeyPointer", "key_pointer"}, {"Options.KeyPolicy", "key_policy"}, {"Options.Header", "key_header"}, {"Options.RefPointer", "reference"}, {"Options:", "key_header"}}
+	optionFields = []named{{"Options.Methods", "methods"}, {"Options.Tries", "tries"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options.KeyPolicy.Pointer", "key_pointer"}, {"Options.KeyPolicy", "key_policy"}, {"Options.Header", "key_header"}, {"Options.RefPointer", "reference"}, {"Options:", "key_header"}}
 )
 
 type named struct{ there, here string }

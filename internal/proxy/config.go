@@ -228,13 +228,13 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 	name := r.class()
 	o = stethttp.Options{
 		Class:  func(*http.Request) string { return name },
-		Header: r.KeyHeader, KeyPointer: r.KeyPointer, Strict: r.StrictKey, FoldCase: r.FoldKeyCase, Methods: r.Methods,
-		MaxBody: int64(r.MaxBody), MaxWait: time.Duration(r.MaxWait), KeepHeaders: r.KeepHeaders,
-		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen, Tries: r.Tries, Optional: r.Key == "optional",
-		ReplayedHeader: c.ReplayedHeader, RetryAfter: time.Duration(c.RetryAfter), ProblemBase: c.ProblemBase,
+		Header: r.KeyHeader, KeyPolicy: stethttp.KeyPolicy{Pointer: r.KeyPointer, Strict: r.StrictKey, FoldCase: r.FoldKeyCase}, Optional: r.Key == "optional",
+		Methods: r.Methods, MaxBody: int64(r.MaxBody), MaxWait: time.Duration(r.MaxWait), RetryAfter: time.Duration(c.RetryAfter), FailOpen: r.FailOpen,
+		Advanced: stethttp.Advanced{KeepHeaders: r.KeepHeaders, DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, Tries: r.Tries,
+			ReplayedHeader: c.ReplayedHeader, ProblemBase: c.ProblemBase},
 	}
-	if r.KeyPolicy != nil {
-		o.KeyPolicy = stethttp.KeyPolicy(*r.KeyPolicy)
+	if p := r.KeyPolicy; p != nil {
+		o.KeyPolicy.UUID, o.KeyPolicy.MinLength, o.KeyPolicy.MinEntropy = p.UUID, p.MinLength, p.MinEntropy
 	}
 	if r.Async != nil {
 		if err := r.Async.check(r); err != nil {

@@ -77,7 +77,7 @@ func (c *Config) checkProblems() (others *Config, err error) {
 		return c, err
 	}
 	defer engine.Close()
-	shared := []stethttp.Options{{ReplayedHeader: c.ReplayedHeader}, {RetryAfter: time.Duration(c.RetryAfter)}, {ProblemBase: c.ProblemBase}}
+	shared := []stethttp.Options{{Advanced: stethttp.Advanced{ReplayedHeader: c.ReplayedHeader}}, {RetryAfter: time.Duration(c.RetryAfter)}, {Advanced: stethttp.Advanced{ProblemBase: c.ProblemBase}}}
 	var errs []error
 	for i, field := range []string{"replayed_header", "retry_after", "problem_base"} {
 		shared[i].Scope = stethttp.SingleTenant

@@ -106,7 +106,7 @@ func look(t *testing.T, h http.Handler, counter *Counter) map[string]Point {
 func TestProtectedServicePassesEveryPoint(t *testing.T) {
 	for _, counted := range []bool{true, false} {
 		for _, strict := range []bool{true, false} {
-			counter, h := protected(t, stethttp.Options{Strict: strict})
+			counter, h := protected(t, stethttp.Options{KeyPolicy: stethttp.KeyPolicy{Strict: strict}})
 			if !counted {
 				counter = nil
 			}
@@ -197,7 +197,7 @@ var flaws = map[string]struct {
 		})
 	}, []string{"the key without quotes names the same operation"}},
 	"case does not matter": {func(t *testing.T) (*Counter, http.Handler) {
-		return protected(t, stethttp.Options{FoldCase: true})
+		return protected(t, stethttp.Options{KeyPolicy: stethttp.KeyPolicy{FoldCase: true}})
 	}, []string{"a key is compared byte by byte"}},
 	"keys are optional": {func(t *testing.T) (*Counter, http.Handler) {
 		return protected(t, stethttp.Options{Optional: true})

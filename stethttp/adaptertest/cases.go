@@ -213,7 +213,7 @@ var requestCases = []testCase{
 	{name: "key in the body", why: "a request that passes without a key has its body, although the middleware has read it",
 		run: func(f *fixture) {
 			o := f.options()
-			o.Optional, o.KeyPointer = true, "/id"
+			o.Optional, o.KeyPolicy.Pointer = true, "/id"
 			f.serveWith(stet.Options{}, o, "POST", func(c Call) error {
 				body, err := c.Body()
 				if err != nil {
