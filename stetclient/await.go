@@ -145,7 +145,7 @@ func resolve(base *url.URL, at string) (*url.URL, error) {
 	u, err := base.Parse(at)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("Location: %w", err)
+		return nil, fmt.Errorf("the Location: %w", err)
 	case u.Scheme != "https" && u.Scheme != "http" || base.Scheme == "https" && u.Scheme != "https":
 		return nil, fmt.Errorf("the Location has the scheme %q", u.Scheme)
 	}
@@ -214,7 +214,7 @@ func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
 	if err != nil {
 		return nil, next{}, a.gaveUp(ReasonRequest, err)
 	}
-	res, err := a.client.Do(req)
+	res, err := a.client.Do(req) //nolint:bodyclose // listen and read close it
 	if err != nil {
 		a.fault = err
 		return nil, next{}, nil // the status can be asked for again
