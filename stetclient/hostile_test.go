@@ -148,7 +148,7 @@ func TestHostileServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := crowd{client: &http.Client{Transport: tr}, url: srv.URL, http2: http2, t: t}
+			c := manyCallers{client: &http.Client{Transport: tr}, url: srv.URL, http2: http2, t: t}
 			c.run(*calls)
 			c.client.CloseIdleConnections()
 			h.work.Wait()
@@ -163,7 +163,7 @@ func TestHostileServer(t *testing.T) {
 }
 
 // load makes calls and keeps what they were told.
-type crowd struct {
+type manyCallers struct {
 	t      *testing.T
 	client *http.Client
 	url    string
@@ -177,7 +177,7 @@ type told struct {
 	err  error
 }
 
-func (c *crowd) run(n int) {
+func (c *manyCallers) run(n int) {
 	c.told = make([]told, n)
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -195,7 +195,7 @@ func (c *crowd) run(n int) {
 	wg.Wait()
 }
 
-func (c *crowd) call(name string) (got told) {
+func (c *manyCallers) call(name string) (got told) {
 	res, err := c.client.Post(c.url, "text/plain", strings.NewReader(name))
 	if err != nil {
 		got.err = err
@@ -211,7 +211,7 @@ func (c *crowd) call(name string) (got told) {
 	return got
 }
 
-func (c *crowd) judge(effects *ledger) {
+func (c *manyCallers) judge(effects *ledger) {
 	outcomes, retried, unknown := 0, 0, 0
 	for i, got := range c.told {
 		name := fmt.Sprint("order ", i)

@@ -194,7 +194,7 @@ func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
 			c, prefix := dial(t, l, cluster.Addrs()...), fresh()
 			tally := &tallying{conn: c, Cluster: c.(redis.Cluster)}
 			s := open(t, tally, redis.Options{Prefix: prefix})
-			claims := crowd(t, s, 6) // in two shards
+			claims := claimMany(t, s, 6) // in two shards
 			moved := claims[0].ID
 			to := halfMoved(t, cluster, recordKey(prefix, moved))
 			if out, err := cluster.Servers[to].CLI(t.Context(), "DBSIZE"); err != nil || out == "0" {

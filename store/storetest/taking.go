@@ -326,7 +326,7 @@ func (f *fixture) workWrites(c store.Claim) map[string]func() error {
 		"Return": func() error { return w.Return(f.ctx, c, 0) },
 		"Cancel": func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
 		"Save":   func() error { return f.saveOnce(f.ctx, c, version(255, "zombie")) },
-		"Amend": func() error { return w.Amend(f.ctx, c, version(255, "zombie")) },
+		"Amend":  func() error { return w.Amend(f.ctx, c, version(255, "zombie")) },
 	}
 }
 

@@ -165,7 +165,7 @@ func (p *process) accept(ctx context.Context, t *told) (err error) {
 		work.After = later
 	}
 	if t.tx {
-		d := desk{p}
+		d := workStore{p}
 		err = d.InTx(ctx, func(ctx context.Context, tx *workTx) (err error) {
 			*t.status, err = d.inTx().Accept(ctx, tx, op, work)
 			if t.status.New {

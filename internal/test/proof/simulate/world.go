@@ -133,7 +133,7 @@ func (w *world) open(n int) *process {
 	}
 	var store store.Store = p
 	if w.setup.work {
-		store = desk{p}
+		store = workStore{p}
 	}
 	e, err := stet.New(store, o)
 	if err != nil {

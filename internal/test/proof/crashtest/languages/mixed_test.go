@@ -200,7 +200,7 @@ func (p *publisher) drained(ctx context.Context) (dead int, err error) {
 // One payment is posted to services in Go, Python and Node, and comes as a message, too.
 // All are killed; each payment is made once, and each is told the same.
 func TestAllLanguagesTogetherPayOnce(t *testing.T) {
-	s := newSiege(t)
+	s := newKiller(t)
 	broker := rig.RabbitMQ(t)
 	p := newPublisher(t, broker.URL())
 	s.more = p.publish

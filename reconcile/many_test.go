@@ -24,13 +24,13 @@ var records = flag.Int("records", 1000, "how many records nobody knows about")
 const processes = 4
 
 func TestFourProcessesResolveEachRecordOnceAndRightly(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { crowd(t, "sqlite", filepath.Join(t.TempDir(), "stet.db")) })
-	t.Run("postgres", func(t *testing.T) { crowd(t, "postgres", rig.Postgres(t).Database(t)) })
-	t.Run("redis", func(t *testing.T) { crowd(t, "redis", rig.Redis(t).Addr()) })
+	t.Run("sqlite", func(t *testing.T) { resolveMany(t, "sqlite", filepath.Join(t.TempDir(), "stet.db")) })
+	t.Run("postgres", func(t *testing.T) { resolveMany(t, "postgres", rig.Postgres(t).Database(t)) })
+	t.Run("redis", func(t *testing.T) { resolveMany(t, "redis", rig.Redis(t).Addr()) })
 }
 
 // load has processes reconcile one store at the same time.
-func crowd(t *testing.T, kind, where string) {
+func resolveMany(t *testing.T, kind, where string) {
 	t.Helper()
 	st, closeStore, err := openStore(ctx, kind, where)
 	must(t, err)
