@@ -87,7 +87,7 @@ func resolveMany(t *testing.T, kind, where string) {
 	for _, n := range verdicts {
 		repeated += n - 1
 	}
-	t.Logf("%d records in %v by %d processes: %v; asked %d times, %d verdicts carried out, of which %d found the same one standing",
+	t.Logf("%d records in %v by %d processes: %v; asked %d times, %d resolutions carried out, of which %d found the same one standing",
 		*records, took.Round(time.Millisecond), processes, n, asked, said, repeated)
 }
 

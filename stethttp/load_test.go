@@ -41,7 +41,7 @@ type loadTest struct {
 	out  http.Transport
 	wg   sync.WaitGroup // of goroutines that handlers leave behind
 	seen atomic.Int64   // requests that were compared as a whole
-	told atomic.Int64   // responses, likewise
+	told atomic.Int64   // responses, also
 	left atomic.Int64   // goroutines that were left behind with a body
 }
 

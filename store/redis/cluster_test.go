@@ -60,7 +60,7 @@ func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
 			before := moves.Load()
 			t.Cleanup(func() { // after all cases
 				if moves.Load() == before {
-					t.Error("nothing was moved meanwhile")
+					t.Error("nothing was moved in the meantime")
 				}
 			})
 			h := contract(dial(t, l, cluster.Addrs()...), redis.Options{})

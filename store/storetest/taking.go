@@ -272,7 +272,7 @@ func earlyTake(f *fixture) {
 	}
 }
 
-// cannotBeTaken requires that a take leaves an accepted record as it is.
+// cannotBeTaken requires that a take leaves an accepted record unchanged.
 func (f *fixture) cannotBeTaken(what string, id store.ID) {
 	f.Helper()
 	was := f.look(id)

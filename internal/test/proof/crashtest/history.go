@@ -42,7 +42,7 @@ const (
 const (
 	whyMismatch = "mismatch"
 	whyFenced   = "fenced"
-	whyNothing  = "nothing done" // the call had no effect at all
+	whyNothing  = "nothing done" // the call had no effect
 
 	WhyCancelled = "cancelled" // of a record that was looked at
 )

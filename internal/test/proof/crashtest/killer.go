@@ -101,7 +101,7 @@ type Killer struct {
 	tally Tally
 	turn  sync.Mutex // of Killed
 	spent chan struct{}
-	kills int // that there are to be
+	kills int // wanted
 }
 
 // Spent is closed when enough processes have been killed.

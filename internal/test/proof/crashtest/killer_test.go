@@ -75,7 +75,7 @@ func TestOnlyKillsAtPointsCountWhereThatIsWanted(t *testing.T) {
 	}
 	tally, err = killAt(t, &Killer{AtPoints: true}, Visit{Point: passed, N: 4})
 	if err == nil || !strings.Contains(err.Error(), "without being killed") {
-		t.Errorf("a killer whose processes never come by goes on: %+v, %v", tally, err)
+		t.Errorf("a killer whose processes never come by continues: %+v, %v", tally, err)
 	}
 }
 

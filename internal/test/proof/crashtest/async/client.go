@@ -232,7 +232,7 @@ func (op *operation) asks(waits bool) crashtest.Event {
 }
 
 // notNow reports whether an answer says that the store could not be asked, and
-// nothing about the operation: it is to be tried again.
+// nothing about the operation: it must be tried again.
 func (a reply) notNow() bool {
 	return a.status == http.StatusServiceUnavailable || a.status == http.StatusGatewayTimeout &&
 		(bytes.Contains(a.body, []byte("#acceptance-unknown")) || bytes.Contains(a.body, []byte("#status-unavailable")))

@@ -41,7 +41,7 @@ const (
 var points = []string{"received", "begun", "written", "settle.before", "settle.after", "commit.before", "commit.after", "answer.before", "answer.after",
 	anyMoment, anyMoment, anyMoment}
 
-// budget is how many processes of a kind are to be killed.
+// budget is how many processes of a kind must be killed.
 type budget struct {
 	mu     sync.Mutex
 	left   int
@@ -251,7 +251,7 @@ type killer struct {
 	// broker is killed, too, as often. May be nil.
 	broker      *rig.RabbitMQServer
 	brokerKills int
-	// after is called when each key was asked for once more, while processes live. May be nil.
+	// after is called when each key was asked for again, while processes live. May be nil.
 	after func(context.Context) error
 	// enough says that customers may stop, once all kills are done. May be nil.
 	enough func(context.Context) bool
@@ -315,7 +315,7 @@ func (s *killer) during(t *testing.T) {
 	}
 	closing()
 	others.Wait()
-	s.ask(ctx) // each once more, of processes that live
+	s.ask(ctx) // each again, of processes that live
 	if s.after != nil && ctx.Err() == nil {
 		if err := s.after(ctx); err != nil {
 			cancel(err)
@@ -367,7 +367,7 @@ func (s *killer) killServers(ctx context.Context, cancel context.CancelCauseFunc
 	}
 }
 
-// kills is how many there are to be, and how many there were.
+// kills counts the wanted and the finished kills.
 func (s *killer) kills() (want, n int) {
 	seen := map[*budget]bool{}
 	for _, l := range s.lanes {
@@ -383,7 +383,7 @@ func (s *killer) kills() (want, n int) {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: customers}, Timeout: perRequest}
 
-// pay sends a payment until there is a definite answer, and at times once more.
+// pay sends a payment until there is a definite answer, and at times again.
 func (s *killer) pay(ctx context.Context, key string) {
 	for again := rand.IntN(3); ctx.Err() == nil; {
 		s.asked(key)
@@ -433,7 +433,7 @@ func (s *killer) send(ctx context.Context, key string) (a answer) {
 	return answer{res.StatusCode, string(b)}
 }
 
-// ask asks for each key once more, until there is a definite answer.
+// ask asks for each key again, until there is a definite answer.
 func (s *killer) ask(ctx context.Context) {
 	var wg sync.WaitGroup
 	todo := make(chan string)

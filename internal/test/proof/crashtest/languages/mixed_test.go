@@ -36,7 +36,7 @@ const queue = "payments"
 var goPoints = []string{string(fault.ClaimBefore), string(fault.HandlerBefore), string(fault.HandlerAfter), string(fault.SettleBefore), string(fault.SettleAfter),
 	string(fault.CommitBefore), string(fault.CommitAfter), anyMoment, anyMoment}
 
-// inGo is the service, or the consumer, if this process is to be one.
+// inGo is the service, or the consumer, if this process must be one.
 func inGo() {
 	if os.Getenv("LANGUAGES_BE") == "" {
 		return

@@ -52,7 +52,7 @@ func (s *shop) relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// relay is the next one. Those that are to be killed have batches so small that all
+// relay is the next one. Those that must be killed have batches so small that all
 // of them together do not send all that there is.
 func (s *loadTest) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
 	o := order{Broker: s.cfg.Broker, URL: s.broker.url(), Place: s.place, Visit: v, Batch: stetmsg.DefaultRelayBatch}

@@ -283,7 +283,7 @@ func (s *loadTest) befall(ctx context.Context) error {
 		func(ctx context.Context) error { return s.killer.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) })
 }
 
-// judge looks at every record once more, when leases have run out and been swept,
+// judge looks at every record again, when leases have run out and been swept,
 // and has everything judged.
 func (s *loadTest) judge(ctx context.Context) (v crashtest.Resolution, err error) {
 	site, err := s.cfg.Place.Open(ctx, nil)
