@@ -110,7 +110,7 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	if res.StatusCode != http.StatusAccepted {
 		got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body}
 		var v Resolution
-		if v, _, got.Problem = a.service.judge(res, body); c == nil {
+		if v, _, got.Problem = a.service.classify(res, body); c == nil {
 			a.info.Execution = v.Execution
 		}
 		got.Execution = a.info.Execution // of all attempts
@@ -164,7 +164,6 @@ type awaiting struct {
 	last    *http.Response // without its body
 	failing time.Time      // since when nothing was learnt
 	fault   error          // what went wrong last
-	event   string         // ID of the last one
 	pauses  int            // that the service has not asked for
 	found   bool           // 303 has said where the outcome is
 }
@@ -183,7 +182,7 @@ func (a *awaiting) wait(at *url.URL, after time.Duration) (*Awaited, error) {
 			return got, nil
 		case next.at != nil:
 			if followed++; followed > maxFollowed {
-				return nil, a.gaveUp(ReasonFinal, errRedirects)
+				return nil, a.gaveUp(ReasonFinal, errors.New("stetclient: too many redirects"))
 			}
 			at = next.at
 		}
@@ -202,14 +201,10 @@ type next struct {
 	at    *url.URL      // where the outcome is; nil for where the status is
 }
 
-// ask asks once, or listens for as long as the service sends events.
+// ask sends one request.
 func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
-	// One that does not answer fails, too.
-	ctx, cancel := context.WithCancelCause(a.ctx)
-	defer cancel(nil)
-	patience := a.o.Unreachable + longestWait*time.Second
-	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
-	defer silent.Stop()
+	ctx, cancel := context.WithTimeoutCause(a.ctx, a.o.Unreachable+longestWait*time.Second, errSilent)
+	defer cancel()
 	req, err := a.request(ctx, at)
 	if err != nil {
 		return nil, next{}, a.gaveUp(ReasonRequest, err)
@@ -221,10 +216,6 @@ func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
 	}
 	a.last = &http.Response{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, Request: res.Request}
 	after := next{after: retryAfter(res.Header, time.Now())}
-	if res.StatusCode == http.StatusOK && mediaType(res.Header) == "text/event-stream" {
-		got, err := a.listen(res, func() { silent.Reset(patience) })
-		return got, after, err
-	}
 	body, err := a.read(res)
 	if err != nil {
 		a.fault = err
@@ -239,20 +230,17 @@ func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
 		a.failing, a.fault, a.pauses, a.found = time.Now(), nil, 0, true
 		return nil, after, nil
 	case code == http.StatusAccepted, code == http.StatusOK && a.unsettled(body):
-		a.heard(body)
-		return nil, after, nil
-	case code == http.StatusNoContent && a.event != "": // no more events, and no outcome among them
-		a.fault, a.event = errors.New("the events have ended without an outcome"), ""
+		a.continues(body)
 		return nil, after, nil
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500 && !a.replayed(res):
-		a.fault = fmt.Errorf("the status resource answers with %s", res.Status)
+		a.fault = fmt.Errorf("the status resource responds with %s", res.Status)
 		return nil, after, nil
 	}
 	got, err := a.response(res, body)
 	return got, after, err
 }
 
-var errSilent = errors.New("the status resource does not answer")
+var errSilent = errors.New("the status resource does not respond")
 
 // replayed reports whether a response is marked as a replay of the outcome.
 func (a *awaiting) replayed(res *http.Response) bool {
@@ -281,11 +269,8 @@ func (a *awaiting) request(ctx context.Context, at *url.URL) (*http.Request, err
 			req.Header.Del(name)
 		}
 	}
-	req.Header.Set("Accept", "text/event-stream, application/json;q=0.9, */*;q=0.1")
+	req.Header.Set("Accept", "application/json, */*;q=0.1")
 	req.Header.Set("Prefer", fmt.Sprintf("wait=%d", longestWait))
-	if a.event != "" {
-		req.Header.Set("Last-Event-Id", a.event)
-	}
 	if own && a.o.Prepare != nil {
 		err = a.o.Prepare(req)
 	}
@@ -301,18 +286,11 @@ func (a *awaiting) pause(after time.Duration) error {
 		}
 		a.pauses++
 	}
-	timer := time.NewTimer(d + rand.N(d/10+1))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-a.ctx.Done():
-		return context.Cause(a.ctx)
-	}
+	return sleep(a.ctx, d+rand.N(d/10+1))
 }
 
-// heard notes that the operation continues.
-func (a *awaiting) heard(status []byte) {
+// continues records that the operation continues.
+func (a *awaiting) continues(status []byte) {
 	a.failing, a.fault = time.Now(), nil
 	if a.o.Progress != nil && len(status) > 0 {
 		a.o.Progress(status)
@@ -333,7 +311,7 @@ func (a *awaiting) gaveUp(reason Reason, cause error) *Error {
 // read reads the body of a response, and closes it.
 func (a *awaiting) read(res *http.Response) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }() // read to its end, or broken
-	body, whole, err := readUpTo(make([]byte, 0, 512), res.Body, a.o.MaxResult)
+	body, whole, err := readUpTo(res.Body, a.o.MaxResult)
 	if err == nil && !whole {
 		err = fmt.Errorf("the answer has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
 	}

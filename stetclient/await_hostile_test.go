@@ -102,31 +102,6 @@ func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
 	})
 }
 
-// An event that breaks off after its ID was not heard.
-func TestAwaitAsksAgainForAnEventThatBrokeOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		whole := "id: end\nevent: end\ndata: " + done + "\n\n"
-		n := 0
-		s := accepting(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Last-Event-Id") == "end" {
-				w.WriteHeader(http.StatusNoContent)
-				return
-			}
-			w.Header().Set("Content-Type", "text/event-stream")
-			if n++; n == 1 {
-				_, _ = io.WriteString(w, whole[:20])
-				return
-			}
-			_, _ = io.WriteString(w, whole)
-		})
-		client := throughStet(t, s)
-		got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
-		if err != nil || got.Status != 201 || len(s.at) != 3 {
-			t.Errorf("%+v, %v, %d requests", got, err, len(s.at))
-		}
-	})
-}
-
 // hanging is a service that accepts, and then does not answer, or does not end its
 // answer.
 type hanging struct{ body io.ReadCloser }
@@ -219,20 +194,6 @@ func TestAwaitPreparesNoRequestToAnotherOrigin(t *testing.T) {
 			if own, told := req.URL.Host == "service.test", req.Header.Get("X-Api-Key")+req.Header.Get("Authorization"); own != (told != "") {
 				t.Errorf("%s was told %q", req.URL.Host, told)
 			}
-		}
-	})
-}
-
-// It would be sent as a header, which must not have it.
-func TestAwaitForgetsAnEventIDThatIsNoHeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := accepting(says(200, "id: \x01\ndata: "+runs+"\n\n", "Content-Type", "text/event-stream"), says(200, done))
-		client := throughStet(t, s)
-		if _, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if id := s.reqs[2].Header.Get("Last-Event-Id"); id != "" {
-			t.Errorf("%q was sent", id)
 		}
 	})
 }

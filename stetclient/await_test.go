@@ -188,25 +188,6 @@ func TestAwaitFollowsToWhereTheOutcomeIs(t *testing.T) {
 	})
 }
 
-func TestAwaitListensToEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		stream := func(events ...string) func(http.ResponseWriter, *http.Request) {
-			return says(200, strings.Join(events, ""), "Content-Type", "text/event-stream")
-		}
-		status, end := "event: status\ndata: "+runs+"\n\n", "id: end\nevent: end\ndata: "+done+"\n\n"
-		s := accepting(stream("retry: 1000\n\n", status, ":\n\n"), stream(strings.Replace(end, "id: end\nevent: end\n", "", 1)[:20]), stream(status, end))
-		client := throughStet(t, s)
-		heard := 0
-		got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Progress: func([]byte) { heard++ }})
-		if err != nil || got.Status != 201 || heard != 2 {
-			t.Fatalf("%+v, %v, heard %d", got, err, heard)
-		}
-		if len(s.reqs) != 4 {
-			t.Errorf("%d requests, want 4", len(s.reqs))
-		}
-	})
-}
-
 func TestAwaitEndsWithItsContextAndCanBeCalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, runs))

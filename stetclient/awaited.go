@@ -1,14 +1,10 @@
 package stetclient
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
-	"unicode"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -69,7 +65,7 @@ func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 		return nil, e
 	}
 	got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body, Execution: stet.Executed}
-	got.judge(res.Header)
+	got.classify(res.Header)
 	return got, nil
 }
 
@@ -89,7 +85,7 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	default:
 		got.Type, got.Body = o.MediaType, o.ResultBase64
 	}
-	got.judge(http.Header{"Content-Type": {got.Type}})
+	got.classify(http.Header{"Content-Type": {got.Type}})
 	if got.Problem != nil && got.Status == http.StatusGone && got.Execution == stet.Executed {
 		e := a.gaveUp(ReasonRecorded, nil)
 		e.Execution, e.Problem = stet.Executed, got.Problem
@@ -103,9 +99,9 @@ func (a *awaiting) unread(coding string) *Error {
 	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; ask for it yourself"))
 }
 
-// judge reads whether the operation was executed, from the header and the problem document of
+// classify reads whether the operation was executed, from the header and the problem document of
 // a failure. The header of a failure counts only on a replay; a status document has none.
-func (got *Awaited) judge(h http.Header) {
+func (got *Awaited) classify(h http.Header) {
 	if got.Status < 400 {
 		return
 	}
@@ -115,45 +111,4 @@ func (got *Awaited) judge(h http.Header) {
 	if x, said := toldBy(h, true); said {
 		got.Execution = x
 	}
-}
-
-// listen reads server-sent events (HTML Living Standard, section 9.2.6) until one
-// tells the outcome, and calls alive for each line. A stream that ends without is
-// opened again.
-func (a *awaiting) listen(res *http.Response, alive func()) (*Awaited, error) {
-	defer func() { _ = res.Body.Close() }()
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, a.o.MaxResult+1024)
-	var data strings.Builder
-	id := a.event // of the event that is being read; one that broke off is to be sent again
-	for lines.Scan() {
-		alive()
-		line := lines.Text()
-		name, value, _ := strings.Cut(line, ":")
-		switch value = strings.TrimPrefix(value, " "); {
-		case line == "":
-			event := []byte(data.String())
-			data.Reset()
-			a.event = id
-			if d := parseStatus(event); d != nil && d.Outcome != nil {
-				return a.outcome(d)
-			} else if d != nil {
-				a.heard(event)
-			}
-		case name == "data" && data.Len()+len(value) <= a.o.MaxResult:
-			data.WriteString(value)
-			data.WriteByte('\n')
-		case name == "data":
-			return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
-		case name == "id" && len(value) <= MaxName && !strings.ContainsFunc(value, unicode.IsControl): // as a header must not have them
-			id = value
-		case name == "" && line != "": // a comment: it is alive
-			a.failing = time.Now()
-		}
-	}
-	a.fault = lines.Err()
-	if errors.Is(a.fault, bufio.ErrTooLong) {
-		return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
-	}
-	return nil, nil //nolint:nilnil // no outcome yet
 }

@@ -209,49 +209,13 @@ func TestIntentWhoseAgeCannotBeToldIsNotSent(t *testing.T) {
 				t.Fatal(err)
 			}
 			tr, s := newClient(t, stetclient.Options{Journal: j}, status(201))
-			got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true})
+			got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{})
 			want := stetclient.Resumed{Settled: 1}
 			if !tc.sent {
 				want = stetclient.Resumed{Pending: 1, Stale: 1}
 			}
 			if err != nil || got != want || (len(s.sent) > 0) != tc.sent {
 				t.Errorf("%+v, %v, %d requests; want %+v", got, err, len(s.sent), want)
-			}
-		})
-	}
-}
-
-func TestResumeTakesSecretsToNoOtherHost(t *testing.T) {
-	for to, kept := range map[string]bool{
-		"https://service.test/new":        true,
-		"https://other.test/new":          false,
-		"https://service.test:8443/new":   false,
-		"http://service.test/new":         false,
-		"https://service.test.evil.test/": false,
-	} {
-		t.Run(to, func(t *testing.T) {
-			j := openJournal(t)
-			in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "https://service.test/old", Created: time.Now()}
-			if _, _, err := j.Add(t.Context(), in); err != nil {
-				t.Fatal(err)
-			}
-			tr, s := newClient(t, stetclient.Options{Journal: j, SecretHeaders: []string{"x-api-key"}}, status(308, "Location", to), status(201))
-			got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Prepare: func(r *http.Request) error {
-				r.Header.Set("X-Api-Key", "secret")
-				r.Header["x-session"] = []string{"secret, of which nobody told the Transport"}
-				return nil
-			}})
-			if err != nil || got.Settled != 1 {
-				t.Fatalf("got %+v, %v; want got.Settled == 1, no error", got, err)
-			}
-			s.wantAttempts(2)
-			if got := s.sent[0].header.Get("X-Api-Key"); got != "secret" {
-				t.Errorf("the service got %q", got)
-			}
-			for _, name := range []string{"X-Api-Key", "x-session"} {
-				if has := len(s.sent[1].header[name]) > 0; has != kept {
-					t.Errorf("%s is sent on: %v, want %v", name, has, kept)
-				}
 			}
 		})
 	}

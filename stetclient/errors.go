@@ -1,6 +1,7 @@
 package stetclient
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,13 +23,8 @@ const (
 	ReasonTime Reason = "no time for another attempt"
 	// ReasonContext: the caller's context ended.
 	ReasonContext Reason = "context ended"
-	// ReasonBudget: the host's retry budget is used up; see Budget.
-	ReasonBudget Reason = "retry budget of the host used up"
 	// ReasonBreaker: Options.Breaker refused an attempt.
 	ReasonBreaker Reason = "refused by the circuit breaker"
-	// ReasonBody: the request's body cannot be sent again; see
-	// Options.MaxBody.
-	ReasonBody Reason = "body cannot be sent again"
 	// ReasonFinal: another attempt would get the same error.
 	ReasonFinal Reason = "final error"
 	// ReasonRefused: the last attempt was refused and executed nothing, as with a 401.
@@ -154,13 +150,4 @@ func (e *Error) Timeout() bool {
 	return errors.As(e.Cause, &t) && t.Timeout()
 }
 
-// attemptTimeout is the error of an attempt that took too long.
-type attemptTimeout struct{}
-
-var errAttemptTimeout error = attemptTimeout{}
-
-// Error implements error.
-func (attemptTimeout) Error() string { return "attempt took longer than Policy.AttemptTimeout" }
-
-// Timeout says that it is one.
-func (attemptTimeout) Timeout() bool { return true }
+var errAttemptTimeout = fmt.Errorf("attempt took longer than Policy.AttemptTimeout: %w", context.DeadlineExceeded)

@@ -14,7 +14,7 @@ func FuzzResolution(f *testing.F) {
 	f.Add(201, "application/json", "{}", "", true)
 	f.Fuzz(func(t *testing.T, status int, contentType, body, after string, replayed bool) {
 		h := http.Header{"Content-Type": {contentType}, "Retry-After": {after}}
-		v := verdictOf(status, h, replayed, parseProblem(h, []byte(body)))
+		v := resolutionOf(status, h, replayed, parseProblem(h, []byte(body)))
 		if replayed && v.Retry {
 			t.Errorf("a replay is to be sent again: %+v", v)
 		}

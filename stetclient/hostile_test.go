@@ -143,7 +143,6 @@ func TestHostileServer(t *testing.T) {
 			base.MaxIdleConnsPerHost = 32
 			tr, err := stetclient.New(base, stetclient.Options{
 				Policy: stetclient.Policy{MaxAttempts: 6, Base: time.Millisecond, Cap: 4 * time.Millisecond, AttemptTimeout: 500 * time.Millisecond},
-				Budget: stetclient.Budget{Burst: -1},
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -142,7 +142,7 @@ func TestRefusedIntentIsNotKept(t *testing.T) {
 
 func TestResumeSettlesWhatWasLeft(t *testing.T) {
 	j := open(t, journal.Options{})
-	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}, Budget: stetclient.Budget{Burst: -1}}, fails(errReset))
+	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}}, fails(errReset))
 	for i := range 75 { // more than a page
 		req, _ := http.NewRequestWithContext(stetclient.WithIntent(t.Context(), fmt.Sprint("order ", i)), "POST", "http://service.test/pay?x=1", strings.NewReader(fmt.Sprint("body ", i)))
 		req.Header.Set("Authorization", "Bearer secret-token")
@@ -162,16 +162,14 @@ func TestResumeSettlesWhatWasLeft(t *testing.T) {
 		t.Errorf("%v, %d intents in the journal: %.500s", err, len(all), text)
 	}
 	var turn atomic.Int64
-	up, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: stetclient.Budget{Burst: -1}}, func(req *http.Request) (*http.Response, error) {
-		switch turn.Add(1) % 4 { // some need another round
-		case 0, 1:
-			return status(201)(req)
-		default:
+	up, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, func(req *http.Request) (*http.Response, error) {
+		if turn.Add(1) > 50 && turn.Load() <= 100 { // two attempts each of 25 intents
 			return fails(errReset)(req)
 		}
+		return status(201)(req)
 	})
 	var done []string
-	got, err := up.Resume(t.Context(), stetclient.ResumeOptions{
+	o := stetclient.ResumeOptions{
 		Prepare: func(r *http.Request) error {
 			r.Header.Set("Authorization", "fresh")
 			r.Header.Set("Idempotency-Key", "another")
@@ -182,73 +180,20 @@ func TestResumeSettlesWhatWasLeft(t *testing.T) {
 				done = append(done, p.Name)
 			}
 		},
-	})
-	if err != nil || got.Settled != 75 || got.Pending != 0 || len(pending(t, j)) != 0 {
-		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	for _, want := range []stetclient.Resumed{{Settled: 50, Pending: 25}, {Settled: 25}, {}} {
+		if got, err := up.Resume(t.Context(), o); err != nil || got != want || len(pending(t, j)) != want.Pending {
+			t.Errorf("Resume: %+v, %v, want %+v", got, err, want)
+		}
 	}
 	slices.Sort(done)
 	if len(slices.Compact(done)) != 75 {
-		t.Errorf("progress was told of %d", len(done))
+		t.Errorf("Progress was called for %d", len(done))
 	}
 	for _, sent := range s.sent {
 		if sent.header.Get("Idempotency-Key") != keys[sent.body] || sent.header.Get("Authorization") != "fresh" || sent.header.Get("X-Kept") != "yes" {
 			t.Errorf("%s was resumed with %v", sent.body, sent.header)
 		}
-	}
-}
-
-func TestResumeDoesNotHammer(t *testing.T) {
-	const intents, burst = 40, 4
-	j := open(t, journal.Options{})
-	for i := range intents {
-		in := stetclient.Intent{Name: fmt.Sprintf("order %02d", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
-		if _, _, err := j.Add(t.Context(), in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	budget := stetclient.Budget{Burst: burst, Ratio: 1e-9, PerSecond: 1e-9}
-	sick, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1}, Budget: budget}, status(500))
-	if got, err := sick.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != intents {
-		t.Errorf("sick: %+v, %v", got, err)
-	}
-	s.wantAttempts(burst)
-	well, s := newClient(t, stetclient.Options{Journal: j, Budget: budget}, status(201))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if got, err := well.Resume(ctx, stetclient.ResumeOptions{}); err != nil || got.Settled != intents {
-		t.Errorf("well: %+v, %v", got, err)
-	}
-	s.wantAttempts(intents)
-}
-
-// TestResumeGoesRound: intents that never succeed do not keep the tokens from
-// those behind them.
-func TestResumeGoesRound(t *testing.T) {
-	const intents = 10
-	j := open(t, journal.Options{})
-	for i := range intents {
-		in := stetclient.Intent{Name: fmt.Sprint("order ", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
-		if _, _, err := j.Add(t.Context(), in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const pause = 10 * time.Millisecond
-	o := stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1, Base: pause, Cap: pause}, Budget: stetclient.Budget{Burst: 1, PerSecond: 200}}
-	tr, _ := newClient(t, o, status(500))
-	var tried []string
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	_, err := tr.Resume(ctx, stetclient.ResumeOptions{Concurrency: 1, Progress: func(p stetclient.Progress) {
-		if p.Info.Attempts > 0 && len(tried) < intents {
-			tried = append(tried, p.Name)
-		}
-		if len(tried) == intents {
-			cancel()
-		}
-	}})
-	slices.Sort(tried)
-	if !errors.Is(err, context.Canceled) || len(slices.Compact(tried)) != intents {
-		t.Errorf("the first %d sent were %v; %v", intents, tried, err)
 	}
 }
 
@@ -269,7 +214,7 @@ func TestStoredRefusalSettlesItsIntent(t *testing.T) {
 	s.wantAttempts(1)
 	_, _, err := post(t.Context(), t, tr, "y")
 	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Settled != 1 || got.Pending != 0 {
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 || got.Pending != 0 {
 		t.Errorf("Resume: %+v, %v, want one settled intent", got, err)
 	}
 	s.wantAttempts(4)
@@ -281,7 +226,7 @@ func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
 	_, _, err := post(t.Context(), t, tr, "x")
 	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
 	var last error
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
 	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
 		t.Errorf("without credentials: %+v, %v", got, err)
 	}
@@ -337,7 +282,7 @@ func TestResumeEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	s.wantAttempts(4)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != 1 {
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Pending != 1 {
 		t.Errorf("Once: got %+v, %v", got, err)
 	}
 }

@@ -194,18 +194,15 @@ func TestRetryBoundsEachCall(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]stetclient.Options{
-		"attempts":    {Policy: stetclient.Policy{MaxAttempts: -1}},
-		"too many":    {Policy: stetclient.Policy{MaxAttempts: stetclient.MaxMaxAttempts + 1}},
-		"elapsed":     {Policy: stetclient.Policy{MaxElapsed: -1}},
-		"cap":         {Policy: stetclient.Policy{Base: 2, Cap: 1}},
-		"header":      {Service: stetclient.Service{Header: "No Header"}},
-		"replayed":    {Service: stetclient.Service{ReplayedHeader: "a:b"}},
-		"method":      {Methods: []string{""}},
-		"body":        {MaxBody: -1},
-		"age":         {MaxAge: -1},
-		"ratio":       {Budget: stetclient.Budget{Ratio: -1}},
-		"burst":       {Budget: stetclient.Budget{Burst: 0.5}},
-		"not a ratio": {Budget: stetclient.Budget{Ratio: math.NaN()}},
+		"attempts": {Policy: stetclient.Policy{MaxAttempts: -1}},
+		"too many": {Policy: stetclient.Policy{MaxAttempts: stetclient.MaxMaxAttempts + 1}},
+		"elapsed":  {Policy: stetclient.Policy{MaxElapsed: -1}},
+		"cap":      {Policy: stetclient.Policy{Base: 2, Cap: 1}},
+		"header":   {Service: stetclient.Service{Header: "No Header"}},
+		"replayed": {Service: stetclient.Service{ReplayedHeader: "a:b"}},
+		"method":   {Methods: []string{""}},
+		"body":     {MaxBody: -1},
+		"age":      {MaxAge: -1},
 	} {
 		if _, err := stetclient.New(http.DefaultTransport, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: got %v, want stet.KindInvalid", name, err)
@@ -221,7 +218,7 @@ func TestOptionsAreChecked(t *testing.T) {
 }
 
 func TestRetryTakesFinalErrorsForFinal(t *testing.T) {
-	for reason, want := range map[stetclient.Reason]int{stetclient.ReasonStale: 1, stetclient.ReasonRecorded: 1, stetclient.ReasonFinal: 1, stetclient.ReasonRequest: 1, stetclient.ReasonBudget: 2} {
+	for reason, want := range map[stetclient.Reason]int{stetclient.ReasonStale: 1, stetclient.ReasonRecorded: 1, stetclient.ReasonFinal: 1, stetclient.ReasonRequest: 1, stetclient.ReasonAttempts: 2} {
 		calls := 0
 		_, err := stetclient.Retry(t.Context(), quick, func(context.Context) (int, error) {
 			calls++

@@ -3,7 +3,6 @@ package stetclient
 import (
 	"net/http"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
 )
 
@@ -65,17 +64,14 @@ func checkKey(key string) error {
 	return nil
 }
 
-// judge returns the resolution on a response, and its problem document; body is
-// what was read of its body.
-func (s *Service) judge(res *http.Response, body []byte) (v Resolution, replayed bool, p *Problem) {
+// classify returns the resolution of a response, and its problem document. body is the
+// part of its body that was read.
+func (s *Service) classify(res *http.Response, body []byte) (v Resolution, replayed bool, p *Problem) {
 	replayed = res.Header.Get(s.ReplayedHeader) == "true"
-	if res.StatusCode < 300 && s.Classify == nil && res.Header[executionHeader] == nil {
-		return Resolution{Execution: stet.Executed}, replayed, nil
-	}
 	if res.StatusCode >= 400 {
 		p = parseProblem(res.Header, body)
 	}
-	v = verdictOf(res.StatusCode, res.Header, replayed, p)
+	v = resolutionOf(res.StatusCode, res.Header, replayed, p)
 	stands := v.stands
 	if s.Classify != nil {
 		v = s.Classify(res, v)

@@ -1,7 +1,6 @@
 package stetclient
 
 import (
-	"encoding/hex"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
-	"github.com/stet-go/stet/store"
 )
 
 // Transport is an http.RoundTripper that makes one operation of each request
@@ -21,9 +19,7 @@ import (
 type Transport struct {
 	base http.RoundTripper
 	o    Options
-
-	budgets budgets
-	live    names
+	live names
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -45,7 +41,7 @@ func New(base http.RoundTripper, o Options) (*Transport, error) {
 		own.ResponseHeaderTimeout = DefaultHeaderTimeout
 		base = own
 	}
-	return &Transport{base: base, o: o, budgets: budgets{Budget: o.Budget}}, nil
+	return &Transport{base: base, o: o}, nil
 }
 
 // CloseIdleConnections closes those of the RoundTripper below, for
@@ -69,6 +65,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	c := &call{Context: req.Context(), t: t}
+	known := stet.NotExecuted
+	if from := redirected(req); from != nil {
+		known = from.series.earlier
+	}
 	if err := c.prepare(req); err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // a RoundTripper must, and nothing was sent
@@ -78,7 +78,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.o.Journal != nil {
 		return t.journaled(c)
 	}
-	return c.do(c.known())
+	return c.do(known)
 }
 
 // covers reports whether a request is an operation.
@@ -97,33 +97,27 @@ func (t *Transport) covers(req *http.Request) bool {
 	return given || named
 }
 
-// chooseKey finds the key of a request; field is the value of its header.
-func (c *call) chooseKey(req *http.Request) (key, field string, err error) {
+// chooseKey returns the key of a request.
+func (c *call) chooseKey(req *http.Request) (key string, err error) {
 	s := &c.t.o.Service
 	key, c.given = req.Context().Value(keyOf{}).(string)
 	switch values := req.Header[s.Header]; {
 	case len(values) > 1:
-		return "", "", misuse.Errorf("stetclient: the request has %d %s headers", len(values), s.Header)
+		return "", misuse.Errorf("stetclient: the request has %d %s headers", len(values), s.Header)
 	case len(values) == 1:
 		named, err := unquote(values[0])
 		if err == nil && c.given && key != named {
 			err = misuse.Errorf("stetclient: the request's %s header and its context name different keys", s.Header)
 		}
 		c.given = true
-		return named, values[0], err
+		return named, err
 	case c.given:
-	case c.from != nil:
-		key = c.from.key
-	default:
-		c.minted = true
-		field = mint()
-		key = field[1 : len(field)-1]
-		if s.Raw {
-			field = key
-		}
-		return key, field, nil
+		return key, checkKey(key)
 	}
-	return key, c.t.field(key), checkKey(key)
+	if from := redirected(req); from != nil {
+		return from.key, nil
+	}
+	return stet.NewKey(), nil
 }
 
 // field is the value of the header for a key that was checked.
@@ -151,22 +145,6 @@ func unquote(field string) (string, error) {
 		key, _ = item.Value.(string) // what begins with a quote is one
 	}
 	return key, checkKey(key)
-}
-
-// mint returns a new key in quotes, a UUID of version 4 (RFC 9562). The key and
-// its quoted form are one string, to spare each call an allocation.
-func mint() string {
-	id := store.NewOwner() // 128 random bits
-	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-	b := make([]byte, 0, 38)
-	b = append(b, '"')
-	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, part)
-	}
-	return string(append(b, '"'))
 }
 
 // redirected returns the call that an http.Client was redirected from to req, or

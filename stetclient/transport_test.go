@@ -156,8 +156,8 @@ func TestBodies(t *testing.T) {
 		{"read ahead", strings.NewReader("0123456789"), false, -1, 2, ""},
 		{"read ahead, of known length", strings.NewReader("012345678"), false, 9, 2, ""},
 		{"empty, of unknown length", strings.NewReader(""), false, -1, 2, ""},
-		{"too large", strings.NewReader("0123456789a"), false, -1, 1, stetclient.ReasonBody},
-		{"known to be too large", strings.NewReader("0123456789a"), false, 11, 1, stetclient.ReasonBody},
+		{"too large", strings.NewReader("0123456789a"), false, -1, 0, stetclient.ReasonRequest},
+		{"known to be too large", strings.NewReader("0123456789a"), false, 11, 0, stetclient.ReasonRequest},
 		{"unreadable", iotest.ErrReader(io.ErrUnexpectedEOF), false, -1, 0, stetclient.ReasonRequest},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -377,36 +377,6 @@ func TestBreakerIsAskedAndTold(t *testing.T) {
 		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(told) != 3 || told[2] != nil {
 			t.Errorf("%v; the breaker was told %v", err, told)
 		}
-	})
-}
-
-func TestRetriesOfOneHostAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 10, Base: time.Nanosecond, Cap: time.Nanosecond}, Budget: stetclient.Budget{Burst: 5, Ratio: 0.5, PerSecond: 1}}
-		tr, s := newClient(t, o, status(500))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonBudget, stet.MayHaveExecuted)
-		s.wantAttempts(6) // a first one and five tokens
-		for range 4 {     // two tokens come back with four firsts
-			_, _, _ = post(t.Context(), t, tr, "x")
-		}
-		s.wantAttempts(6 + 4 + 2)
-		time.Sleep(3 * time.Second) // the bubble's clock: three tokens
-		_, _, _ = post(t.Context(), t, tr, "x")
-		s.wantAttempts(12 + 1 + 3)
-		other := httptest.NewRequest("POST", "http://other.test/", nil)
-		_, _, _ = do(t, tr, other)
-		s.wantAttempts(16 + 6)
-	})
-}
-
-func TestConflictsTakeNoTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 10}, Budget: stetclient.Budget{Burst: 1, PerSecond: 1e-9}}
-		tr, s := newClient(t, o, status(409))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-		s.wantAttempts(10)
 	})
 }
 

@@ -31,8 +31,8 @@ const (
 	// DefaultKeep is Options.Keep when that is 0.
 	DefaultKeep = 30 * 24 * time.Hour
 
-	version    = 1   // of the table, in user_version
-	busy       = 2   // seconds that Open waits for the process before it to die
+	version    = 2   // of the table, in user_version
+	busy       = 2   // seconds that Open waits for another process to close the file
 	purgeLimit = 100 // old intents removed with each that is settled
 	maxPage    = 1000
 )
@@ -42,8 +42,8 @@ type Options struct {
 	// MaxPending bounds the intents without an answer; more are refused with
 	// stetclient.ErrJournalFull. Default DefaultMaxPending.
 	MaxPending int
-	// Keep is how long an intent that has its answer is kept, and so how long
-	// its name gets that answer. Default DefaultKeep.
+	// Keep is how long an intent is stored after its answer. Until then, calls with its
+	// name return that answer. Default DefaultKeep.
 	Keep time.Duration
 }
 
@@ -76,26 +76,15 @@ CREATE TABLE stet_intents (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX stet_intents_pending ON stet_intents (name) WHERE settled IS NULL;
 CREATE INDEX stet_intents_settled ON stet_intents (settled) WHERE settled IS NOT NULL;
-CREATE TABLE stet_pending (one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL) STRICT;
-INSERT INTO stet_pending VALUES (1, 0);
-CREATE TRIGGER stet_intents_added AFTER INSERT ON stet_intents BEGIN
-	UPDATE stet_pending SET count = count + 1;
-END;
-CREATE TRIGGER stet_intents_answered AFTER UPDATE OF settled ON stet_intents WHEN old.settled IS NULL AND new.settled IS NOT NULL BEGIN
-	UPDATE stet_pending SET count = count - 1;
-END;
-CREATE TRIGGER stet_intents_forgotten AFTER DELETE ON stet_intents WHEN old.settled IS NULL BEGIN
-	UPDATE stet_pending SET count = count - 1;
-END;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 `
 
 const columns = `name, key, method, url, host, header, body, created, execution, settled, status, gone, answer_header, answer`
 
-// Open opens the journal in the file at path, which it creates if need be; the
-// folder must exist. One that others may read is taken from them. Close it when the Transport is not used any more. A file
-// that another process has open, that was written by a newer version, or that has
-// more than one name (hard links), is refused.
+// Open opens the journal in the file at path. It creates the file if there is none, in a
+// folder that must exist, and makes it readable for its owner only. Close the journal after
+// the Transport's last use. Open refuses a file that is open already, has tables of another
+// version, or has more than one name (hard links).
 func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if path == "" || path == ":memory:" || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
 		return nil, fmt.Errorf("journal: the path is %q; name a file on the local disk", path)
@@ -141,8 +130,7 @@ func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// tighten takes the files of a journal, which may be older than this process,
-// from everybody but their owner.
+// tighten makes the files of a journal readable for their owner only.
 func tighten(paths ...string) error {
 	for _, path := range paths {
 		st, err := os.Stat(path)
@@ -156,7 +144,7 @@ func tighten(paths ...string) error {
 	return nil
 }
 
-// prepare makes the table of a new file, and refuses what it does not know.
+// prepare makes the table of a new file, and refuses tables of another version.
 func (j *Journal) prepare(ctx context.Context) error {
 	return j.tx(ctx, func(tx *sql.Tx) error {
 		var v, tables int
@@ -190,7 +178,7 @@ func (j *Journal) tx(ctx context.Context, fn func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// Close closes the file, once the calls at work are done.
+// Close waits for the calls in progress and closes the file.
 func (j *Journal) Close() error {
 	err := j.db.Close()
 	free(j.file)
@@ -209,7 +197,7 @@ func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient
 			return err
 		}
 		var pending int
-		if err := tx.QueryRowContext(ctx, "SELECT count FROM stet_pending").Scan(&pending); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM stet_intents WHERE settled IS NULL").Scan(&pending); err != nil {
 			return err
 		}
 		if pending >= j.o.MaxPending {
@@ -268,7 +256,7 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 			return err
 		}
 		if err := found(res); err != nil {
-			var one int // the first answer stands
+			var one int // the first answer stays
 			err := tx.QueryRowContext(ctx, "SELECT 1 FROM stet_intents WHERE name = ? AND key = ?", name, key).Scan(&one)
 			if errors.Is(err, sql.ErrNoRows) {
 				return stetclient.ErrNoIntent
@@ -308,7 +296,7 @@ func (j *Journal) Forget(ctx context.Context, name string) error {
 	return nil
 }
 
-// Pending implements stetclient.Journal. A limit above 1000 is taken for 1000.
+// Pending implements stetclient.Journal. A limit above 1000 means 1000.
 func (j *Journal) Pending(ctx context.Context, after string, limit int) ([]stetclient.Intent, error) {
 	return j.list(ctx, "SELECT "+columns+" FROM stet_intents WHERE settled IS NULL AND name > ? ORDER BY name LIMIT ?", after, min(limit, maxPage))
 }
@@ -358,7 +346,7 @@ func scan(row interface{ Scan(...any) error }) (in stetclient.Intent, err error)
 	return in, err
 }
 
-// notNil makes an empty value of none: a nil []byte would be NULL.
+// notNil returns b, or an empty slice for nil, because nil would be NULL.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}

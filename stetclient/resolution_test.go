@@ -98,7 +98,7 @@ func TestOutcomeByAttempt(t *testing.T) {
 					for range n - 1 {
 						answers = append(answers, fails(errDial)) // known to have had no effect
 					}
-					tr, s := newClient(t, stetclient.Options{Policy: policy, Budget: stetclient.Budget{Burst: -1}}, append(answers, o.answer, status(201))...)
+					tr, s := newClient(t, stetclient.Options{Policy: policy}, append(answers, o.answer, status(201))...)
 					res, _, err := post(t.Context(), t, tr, `{"amount":42}`)
 					checkOutcome(t, o, n, attempts, s, res, err)
 				})

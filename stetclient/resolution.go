@@ -81,9 +81,9 @@ func parseProblem(h http.Header, body []byte) *Problem {
 	return p
 }
 
-// verdictOf judges a response. A replay is the outcome, whatever its status. A response that
+// resolutionOf classifies a response. A replay is the outcome, whatever its status. A response that
 // says "not executed" in executionHeader is the outcome, too: a retry would only replay it.
-func verdictOf(status int, h http.Header, replayed bool, p *Problem) Resolution {
+func resolutionOf(status int, h http.Header, replayed bool, p *Problem) Resolution {
 	v := Resolution{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
 	x, said := toldBy(h, replayed)
 	v.stands = replayed || said && x == stet.NotExecuted
@@ -195,8 +195,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return min(max(0, at.Sub(now)), maxSeconds*time.Second)
 }
 
-// verdictOfFailure judges an attempt without a response.
-func verdictOfFailure(err error) Resolution {
+// classifyError classifies an attempt without a response.
+func classifyError(err error) Resolution {
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
 		return Resolution{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent
 	}
