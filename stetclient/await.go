@@ -24,62 +24,56 @@ const (
 
 	maxEvery    = 30 * time.Second // the longest pause that the service has not asked for
 	longestWait = 20               // seconds, of Prefer: wait
-	maxFollowed = 10               // times that 303 points elsewhere
 
 	longest = 30 * 24 * time.Hour // of AwaitOptions' times
 )
 
-// AwaitOptions say how Await asks. The zero value is usable.
+// AwaitOptions configure Await. The zero value is usable.
 type AwaitOptions struct {
-	// Prepare, if set, is called with each request to the origin of the first one before
-	// it is sent, to add credentials. Without Prepare, requests have the header of the
-	// first one. A request to another origin, which a Location may name, has no such
-	// header, and Prepare is not called for it.
+	// Prepare, if set, is called with each request before it is sent, to add credentials.
+	// Without Prepare, requests have the header of the first one. A request to another
+	// origin than the first one has no such header, and Prepare is not called for it.
 	Prepare func(*http.Request) error
-	// Every is the shortest time between two requests, whatever Retry-After says.
-	// Without a Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most
-	// 30 days, as Unreachable.
+	// Every is the shortest time between two requests. It has precedence over Retry-After.
+	// Without Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most 30
+	// days.
 	Every time.Duration
-	// Unreachable is how long the status resource may fail, or not answer, before Await
-	// gives up. It can take longer: by one Retry-After, and by 20 s for the last
-	// request. Default DefaultUnreachable.
+	// Unreachable is how long the status resource may fail, or not respond, before Await
+	// returns an error; the last request can take 20 s more. Default DefaultUnreachable;
+	// at most 30 days.
 	Unreachable time.Duration
-	// MaxResult bounds what is read of an answer, in bytes. Default
-	// DefaultMaxResponse.
+	// MaxResult limits the size of a response, in bytes. Default DefaultMaxResponse.
 	MaxResult int
-	// Progress, if set, is called with each status document of an operation that has not
-	// ended.
+	// Progress, if set, is called with each status document of an operation that is still
+	// in progress.
 	Progress func(status []byte)
 }
 
 // Awaited is the outcome of an operation.
 type Awaited struct {
-	// Status is that of the response that the outcome is.
+	// Status is the status of the outcome.
 	Status int
-	// Type is the media type of Body, "" if it was not said.
+	// Type is the media type of Body; "" if the service did not name it.
 	Type string
 	Body []byte
 	// Problem is the problem document of a failure, or nil.
 	Problem *Problem
-	// Execution says whether the operation was executed, as far as the response that
-	// Await was given, or the problem document of the outcome, says it.
+	// Execution says whether the operation was executed.
 	Execution stet.Execution
 }
 
-// Await waits for the outcome of an operation that a service has accepted: res is the
-// 202 (RFC 9110, section 15.3.3), whose Location, or the "status_url" of whose JSON
-// body, names the status resource. It reads server-sent events where the service offers
-// them; otherwise it polls, as often as Retry-After says. A res with another status is
-// the outcome itself. Await reads and closes its body.
+// Await waits for the outcome of an operation that a service has accepted. res is the 202
+// (RFC 9110, section 15.3.3). Its Location, or "status_url" of its JSON body, names the
+// status resource. Await polls that as often as Retry-After says, with Prefer: wait=20. If
+// res has another status, it is the outcome. Await reads and closes its body.
 //
-// The status resource is one of stet's (see docs/problems.md), or says 202 for as
-// long as the operation continues, and then the outcome, or 303 with its Location.
+// The status resource is one of stet (see docs/problems.md), or it responds with 202 while
+// the operation is in progress, and then with the outcome. Redirects are not followed.
 //
-// Await ends with ctx: give it a deadline. The error is then an *Error, for
-// stet.ExecutionOf "may have executed", and Await can be called again with the same
-// response. If the service says that there is no such operation, or that the caller may
-// not see it, the error has ReasonFinal and "may have executed"; if the outcome is no
-// longer kept, it has stet.Executed. client sends the requests; nil is
+// Await ends with ctx: give it a deadline. The error is then an *Error with "may have
+// executed", and Await can be called again with the same response. If the service does not
+// know the operation, or refuses access, the error has ReasonFinal and "may have executed".
+// If the outcome was discarded, it has stet.Executed. client sends the requests; nil is
 // http.DefaultClient.
 func Await(ctx context.Context, client *http.Client, res *http.Response, o AwaitOptions) (*Awaited, error) {
 	if res == nil || res.Request == nil || res.Request.URL == nil {
@@ -137,16 +131,12 @@ func statusURL(res *http.Response, body []byte) (*url.URL, error) {
 	if at == "" {
 		return nil, errors.New("the service has accepted the operation and named no status resource: its 202 has no Location")
 	}
-	return resolve(res.Request.URL, at)
-}
-
-// resolve returns the URL of a Location.
-func resolve(base *url.URL, at string) (*url.URL, error) {
+	base := res.Request.URL
 	u, err := base.Parse(at)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("Location: %w", err)
-	case u.Scheme != "https" && u.Scheme != "http" || base.Scheme == "https" && u.Scheme != "https":
+	case u.Scheme != "https" && (u.Scheme != "http" || base.Scheme == "https"):
 		return nil, fmt.Errorf("the Location has the scheme %q", u.Scheme)
 	}
 	return u, nil
@@ -165,79 +155,58 @@ type awaiting struct {
 	failing time.Time      // since when nothing was learnt
 	fault   error          // what went wrong last
 	pauses  int            // that the service has not asked for
-	found   bool           // 303 has said where the outcome is
 }
 
-// wait asks until there is an outcome.
+// wait polls the status resource until there is an outcome.
 func (a *awaiting) wait(at *url.URL, after time.Duration) (*Awaited, error) {
-	for followed := 0; ; {
+	for {
 		if err := a.pause(after); err != nil {
 			return nil, a.gaveUp(ReasonContext, err)
 		}
-		got, next, err := a.ask(at)
-		switch {
-		case err != nil:
-			return nil, err
-		case got != nil:
-			return got, nil
-		case next.at != nil:
-			if followed++; followed > maxFollowed {
-				return nil, a.gaveUp(ReasonFinal, errors.New("stetclient: too many redirects"))
-			}
-			at = next.at
+		var got *Awaited
+		var err error
+		if got, after, err = a.ask(at); got != nil || err != nil {
+			return got, err
 		}
 		if context.Cause(a.ctx) == nil && time.Since(a.failing) > a.o.Unreachable {
 			return nil, a.gaveUp(ReasonTime, a.fault)
 		}
-		if after = next.after; a.fault != nil {
-			after = min(after, a.o.Unreachable) // it may fail for no longer than that
+		if a.fault != nil {
+			after = min(after, a.o.Unreachable)
 		}
 	}
 }
 
-// next is what to do when there is no outcome yet.
-type next struct {
-	after time.Duration // asked for by the service
-	at    *url.URL      // where the outcome is; nil for where the status is
-}
-
-// ask sends one request.
-func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
+// ask sends one request. Without an outcome it returns the wait that the service asks for.
+func (a *awaiting) ask(at *url.URL) (got *Awaited, after time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(a.ctx, a.o.Unreachable+longestWait*time.Second, errSilent)
 	defer cancel()
 	req, err := a.request(ctx, at)
 	if err != nil {
-		return nil, next{}, a.gaveUp(ReasonRequest, err)
+		return nil, 0, a.gaveUp(ReasonRequest, err)
 	}
 	res, err := a.client.Do(req)
 	if err != nil {
 		a.fault = err
-		return nil, next{}, nil // the status can be asked for again
+		return nil, 0, nil // the status can be read again
 	}
 	a.last = &http.Response{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, Request: res.Request}
-	after := next{after: retryAfter(res.Header, time.Now())}
+	after = retryAfter(res.Header, time.Now())
 	body, err := a.read(res)
 	if err != nil {
 		a.fault = err
 		return nil, after, nil
 	}
 	switch code := res.StatusCode; {
-	case code == http.StatusSeeOther:
-		after.at, err = resolve(at, res.Header.Get("Location"))
-		if err != nil {
-			return nil, after, a.gaveUp(ReasonFinal, err)
-		}
-		a.failing, a.fault, a.pauses, a.found = time.Now(), nil, 0, true
-		return nil, after, nil
-	case code == http.StatusAccepted, code == http.StatusOK && a.unsettled(body):
+	case code == http.StatusAccepted, code == http.StatusOK && unsettled(body):
 		a.continues(body)
 		return nil, after, nil
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500 && !a.replayed(res):
 		a.fault = fmt.Errorf("the status resource responds with %s", res.Status)
 		return nil, after, nil
 	}
-	got, err := a.response(res, body)
-	return got, after, err
+	got, err = a.response(res, body)
+	return got, 0, err
 }
 
 var errSilent = errors.New("the status resource does not respond")

@@ -54,15 +54,12 @@ func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
 }
 
 func TestAwaitIsNotMisled(t *testing.T) {
-	machine := `{"id":"i-1","state":"running"}`
 	for name, tc := range map[string]struct {
 		answers []func(http.ResponseWriter, *http.Request)
 		status  int // 0: an error
 		reason  stetclient.Reason
 		most    time.Duration
 	}{
-		"an outcome that has a state": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/machines/1"), says(200, machine)}, 200, "", time.Minute},
-		"the status at another place": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/operations/2"), says(200, runs), says(200, done)}, 201, "", time.Minute},
 		"an outcome without a status": {[]func(http.ResponseWriter, *http.Request){says(200, `{"state":"completed","outcome":{}}`)}, 0, stetclient.ReasonFinal, time.Minute},
 		"a failure of its own":        {[]func(http.ResponseWriter, *http.Request){says(500, "", "Idempotent-Replayed", "false"), says(200, done)}, 201, "", time.Minute},
 		"a coding":                    {[]func(http.ResponseWriter, *http.Request){says(200, "\x1f\x8b", "Content-Encoding", "gzip")}, 0, stetclient.ReasonFinal, time.Minute},
@@ -180,20 +177,23 @@ func TestAwaitDoesNotAskForWhatTheOperationAskedFor(t *testing.T) {
 }
 
 func TestAwaitPreparesNoRequestToAnotherOrigin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := accepting(says(303, "", "Location", "https://evil.test/operations/1"), says(200, done))
-		client := throughStet(t, s)
-		_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Prepare: func(req *http.Request) error {
-			req.Header.Set("X-Api-Key", "secret")
-			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, req := range s.reqs[1:] {
-			if own, told := req.URL.Host == "service.test", req.Header.Get("X-Api-Key")+req.Header.Get("Authorization"); own != (told != "") {
-				t.Errorf("%s was told %q", req.URL.Host, told)
+	for location, want := range map[string]string{"/operations/1": "Bearer secret", "https://evil.test/operations/1": ""} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &asking{h: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					says(202, "", "Location", location)(w, r)
+					return
+				}
+				says(200, done)(w, r)
+			})}
+			client, prepared := throughStet(t, s), false
+			_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Prepare: func(*http.Request) error {
+				prepared = true
+				return nil
+			}})
+			if got := s.reqs[1].Header.Get("Authorization"); err != nil || got != want || prepared != (want != "") {
+				t.Errorf("%s: received %q, want %q; prepared: %v; %v", location, got, want, prepared, err)
 			}
-		}
-	})
+		})
+	}
 }

@@ -12,9 +12,8 @@ import (
 
 // statusDocument is what a status resource of stet says.
 type statusDocument struct {
-	State    string `json:"state"`
-	Attempts *int   `json:"attempts"`
-	Outcome  *struct {
+	State   string `json:"state"`
+	Outcome *struct {
 		Status        int             `json:"status"`
 		Result        json.RawMessage `json:"result"`
 		Problem       json.RawMessage `json:"problem"`
@@ -38,12 +37,11 @@ func parseStatus(body []byte) *statusDocument {
 	return nil
 }
 
-// unsettled reports whether an answer is a status document of an operation that
-// has not ended. Where the outcome is to be, it must look like one of stet's: what
-// was made may have a state, too.
-func (a *awaiting) unsettled(body []byte) bool {
+// unsettled reports whether a response is the status document of an operation that is in
+// progress.
+func unsettled(body []byte) bool {
 	d := parseStatus(body)
-	return d != nil && d.Outcome == nil && (!a.found || d.Attempts != nil)
+	return d != nil && d.Outcome == nil
 }
 
 // response is the outcome that a response is, or tells of.
@@ -54,11 +52,9 @@ func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 	if d := parseStatus(body); d != nil && d.Outcome != nil && res.StatusCode == http.StatusOK {
 		return a.outcome(d)
 	}
-	switch code := res.StatusCode; {
-	case a.replayed(res) || code < 300:
-	default:
+	if code := res.StatusCode; code >= 300 && !a.replayed(res) {
 		p := parseProblem(res.Header, body)
-		e := a.gaveUp(ReasonFinal, errors.New("the status resource answers with "+res.Status))
+		e := a.gaveUp(ReasonFinal, errors.New("the status resource responds with "+res.Status))
 		if e.Problem = p; code == http.StatusGone && p != nil && p.says && p.Execution == stet.Executed {
 			e.Reason, e.Execution = ReasonRecorded, stet.Executed
 		}

@@ -13,8 +13,7 @@ import (
 // body is a request's body, which each attempt sends again.
 type body struct {
 	get   func() (io.ReadCloser, error) // the request's GetBody; nil if the body is in memory
-	plain []byte                        // from the caller
-	bytes []byte                        // as it is sent; Service.PutKey may have changed it
+	bytes []byte
 }
 
 // load takes the body of a request, and closes it. It uses GetBody, unless inMemory is
@@ -35,7 +34,7 @@ func (b *body) load(req *http.Request, limit int64, inMemory bool) error {
 	case int64(len(read)) > limit:
 		return misuse.Errorf("stetclient: the body has more than %d bytes: set Options.MaxBody, or Request.GetBody if there is no journal", limit)
 	}
-	b.plain, b.bytes = read, read
+	b.bytes = read
 	return nil
 }
 

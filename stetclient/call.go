@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -62,7 +61,6 @@ func (c *call) info() Info {
 
 // prepare makes the request that is sent, and its body.
 func (c *call) prepare(req *http.Request) error {
-	s := &c.t.o.Service
 	if req.URL == nil || req.Header == nil {
 		return misuse.Errorf("stetclient: the request has no URL, or no header")
 	}
@@ -73,34 +71,25 @@ func (c *call) prepare(req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.body.load(req, c.t.o.MaxBody, s.PutKey != nil || c.t.o.Journal != nil); err != nil {
+	if err := c.body.load(req, c.t.o.MaxBody, c.t.o.Journal != nil); err != nil {
 		return err
 	}
 	c.req = req.Clone(c)
 	c.req.Response, c.req.Body, c.req.GetBody = nil, nil, nil
-	return c.useKey(key)
-}
-
-// useKey puts a key into the request.
-func (c *call) useKey(key string) error {
-	c.key = key
-	s := &c.t.o.Service
-	switch {
-	case s.PutKey == nil && c.given && len(c.req.Header[s.Header]) == 1: // as the caller wrote it
-	case s.PutKey == nil:
-		c.req.Header[s.Header] = []string{c.t.field(key)}
-	default:
-		delete(c.req.Header, s.Header)
-		b, err := s.PutKey(slices.Clone(c.body.plain), key)
-		if err != nil {
-			return fmt.Errorf("Service.PutKey: %w", err)
-		}
-		c.body.bytes = b
-	}
 	if c.body.get == nil {
 		c.req.ContentLength, c.req.TransferEncoding = int64(len(c.body.bytes)), nil
 	}
+	c.useKey(key)
 	return nil
+}
+
+// useKey puts a key into the request. A key in the request's header stays as the caller
+// wrote it.
+func (c *call) useKey(key string) {
+	c.key = key
+	if name := c.t.o.Service.Header; !c.given || len(c.req.Header[name]) == 0 {
+		c.req.Header[name] = []string{c.t.field(key)}
+	}
 }
 
 // do makes attempts until there is an outcome, or the call ends without one. known is

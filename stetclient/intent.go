@@ -17,85 +17,78 @@ import (
 
 // Errors of a Journal.
 var (
-	// ErrUnsettled: the intent may have been executed and has no outcome, so its name
-	// cannot get a new key.
+	// ErrUnsettled: the intent may have been executed and has no outcome. Its name cannot
+	// have a new key.
 	ErrUnsettled = errors.New("stetclient: intent without an outcome")
 	// ErrNoIntent: the journal has no such intent.
 	ErrNoIntent = errors.New("stetclient: no such intent")
-	// ErrJournalFull: the journal takes no more intents until others are
-	// settled.
+	// ErrJournalFull: the journal stores no more intents until others are settled.
 	ErrJournalFull = errors.New("stetclient: journal full")
 )
 
-// MaxName is the greatest length of an intent's name in bytes.
+// MaxName is the maximum length of an intent's name, in bytes.
 const MaxName = 255
 
-// Journal keeps intents where they survive the client's death. Package
-// stetclient/journal has one in an SQLite file. Its methods are called
-// concurrently, and each is one atomic step, durable when it returns. A journal
+// Journal stores intents durably. Package stetclient/journal has one in an SQLite file. Its
+// methods are called concurrently. Each is atomic, and durable when it returns. A journal
 // belongs to one Transport at a time.
 type Journal interface {
-	// Add keeps in, which has no Answer, and returns true, unless there is an intent
-	// with its name: then it changes nothing and returns that one, with its Answer if it
-	// has one, and false, also when the journal is full. For a new intent and a full
-	// journal the error is ErrJournalFull. After any other error the intent may have
-	// been kept.
+	// Add stores in, which has no Answer, and returns true. If there is an intent with its
+	// name, Add changes nothing and returns that one, with its Answer if it has one, and
+	// false, also when the journal is full. If the journal is full, the error for a new
+	// intent is ErrJournalFull. After any other error the intent may be stored.
 	Add(ctx context.Context, in Intent) (Intent, bool, error)
-	// Mark notes what is known about the effect of an intent without an answer, and
-	// returns what was noted before. The Transport notes MayHaveExecuted before it
-	// sends, and NotExecuted afterwards if that is certain. If there is no intent of
-	// that name and key without an answer, the error is ErrNoIntent.
+	// Mark stores whether an intent without an answer was executed, and returns the value
+	// before. The Transport stores MayHaveExecuted before it sends, and NotExecuted later
+	// if that is certain. If there is no intent of that name and key without an answer,
+	// the error is ErrNoIntent.
 	Mark(ctx context.Context, name, key string, x stet.Execution) (was stet.Execution, err error)
-	// Settle keeps the answer of an intent. If it has an answer already, nothing is
-	// done. If there is no intent of that name and key, the error is ErrNoIntent.
+	// Settle stores the answer of an intent. If it has an answer already, Settle does
+	// nothing. If there is no intent of that name and key, the error is ErrNoIntent.
 	Settle(ctx context.Context, name, key string, a Answer) error
-	// Forget removes an intent that has an answer or is known to be not executed, and
-	// frees its name for a new key. For any other intent the error is ErrUnsettled; if
+	// Forget removes an intent that has an answer or is known to be not executed. Its
+	// name can then have a new key. For any other intent the error is ErrUnsettled; if
 	// there is none of that name, there is no error.
 	Forget(ctx context.Context, name string) error
-	// Pending returns the intents without an answer whose names sort after
-	// after, in the order of their names, at most limit of them.
+	// Pending returns the intents without an answer whose names sort after after, in the
+	// order of their names, at most limit of them.
 	Pending(ctx context.Context, after string, limit int) ([]Intent, error)
 }
 
-// Intent is an operation that is meant to be executed once: its key, and the
-// request. Authorization, Proxy-Authorization, Cookie, Options.SecretHeaders and
-// a password in the URL are not part of it.
+// Intent is an operation that must execute once: its key and its request, without
+// Authorization, Proxy-Authorization, Cookie, Options.SecretHeaders and a password in the URL.
 type Intent struct {
-	// Name is what the caller calls it (see WithIntent), or its key.
-	Name    string
-	Key     string // not for logs
-	Method  string
-	URL     string
-	Host    string // the request's Host field; "" for that of the URL
-	Header  http.Header
-	Body    []byte
-	Created time.Time
-	// Execution is what is known of the attempts so far.
-	Execution stet.Execution
-	Answer    *Answer // the outcome; nil without one
+	Name      string // from WithIntent, or the key
+	Key       string // not for logs
+	Method    string
+	URL       string
+	Host      string // the request's Host field; "" for that of the URL
+	Header    http.Header
+	Body      []byte
+	Created   time.Time
+	Execution stet.Execution // what is known from the attempts before
+	Answer    *Answer        // the outcome; nil without one
 }
 
 // Answer is the response that is an intent's outcome.
 type Answer struct {
-	Status int
-	Header http.Header
-	Body   []byte
-	// Gone: the body was too large to be kept, and is not here.
-	Gone      bool
+	Status    int
+	Header    http.Header
+	Body      []byte
+	Gone      bool // the body was too large to be stored
 	Execution stet.Execution
 	At        time.Time
 }
 
 type intentName struct{}
 
-// WithIntent returns a context whose request is the intent of that name, 1 to MaxName
-// bytes: "order 1042, charge". A Transport with a journal gives an intent one key and
-// one outcome: if the journal has the intent already, the request must be the same, and
-// is sent with the key of then; if it has its outcome too, that is returned and nothing
-// is sent. So code that runs again after a crash need not know whether it called
-// before. To try again after an outcome that was a failure, call Journal.Forget first.
-// A Transport without a journal refuses an intent.
+// WithIntent returns a context whose request is the intent of that name, 1 to MaxName bytes:
+// "order 1042, charge". A Transport with a journal gives an intent one key and one outcome.
+// If the journal has the intent, the request must be the same, and is sent with the stored
+// key. If it has the outcome too, that is returned and nothing is sent. Code that runs again
+// after a crash therefore need not know whether it called before. To repeat the operation
+// after a failed outcome, call Journal.Forget first. A Transport without a journal refuses
+// an intent.
 func WithIntent(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, intentName{}, name)
 }
@@ -108,10 +101,10 @@ func label(name, key string) string {
 	return name
 }
 
-// secretHeaders are not kept in a journal.
+// secretHeaders are never stored in a journal.
 var secretHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie"}
 
-// journalTimeout bounds a write that must not be cut off by the caller's leaving.
+// journalTimeout limits a write that continues after the caller's context has ended.
 const journalTimeout = 10 * time.Second
 
 // entry is the intent of a call in the journal.
@@ -172,9 +165,7 @@ func (t *Transport) journaled(c *call) (*http.Response, error) {
 	if c.given && in.Key != c.key {
 		return refuse(ReasonRequest, in.Execution, mismatch(in, "it has another key"))
 	}
-	if err := c.useKey(in.Key); err != nil {
-		return refuse(ReasonRequest, in.Execution, err)
-	}
+	c.useKey(in.Key)
 	if now := c.asIntent(); in.Method != now.Method || in.URL != now.URL || !bytes.Equal(in.Body, now.Body) {
 		return refuse(ReasonRequest, in.Execution, mismatch(in, "its method, URL or body is another"))
 	}
@@ -310,31 +301,19 @@ func (c *call) observeJournal(err error) {
 
 // names are the intents with a call in progress. Each has at most one, so that calls do
 // not overwrite each other's results in the journal.
-type names struct {
-	mu   sync.Mutex
-	busy map[string]chan struct{} // closed when the call ends
-}
+type names struct{ busy sync.Map } // by name, a chan struct{} that is closed when the call ends
 
-// tryEnter begins a call, or returns a channel that is closed when the running one ends.
+// tryEnter begins a call, or returns the channel of the running one.
 func (n *names) tryEnter(name string) <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if done, ok := n.busy[name]; ok {
-		return done
+	if done, ok := n.busy.LoadOrStore(name, make(chan struct{})); ok {
+		return done.(chan struct{})
 	}
-	if n.busy == nil {
-		n.busy = make(map[string]chan struct{})
-	}
-	n.busy[name] = make(chan struct{})
 	return nil
 }
 
 // enter begins a call when no other is running, unless ctx ends first.
 func (n *names) enter(ctx context.Context, name string) error {
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
+	for context.Cause(ctx) == nil {
 		done := n.tryEnter(name)
 		if done == nil {
 			return nil
@@ -342,15 +321,13 @@ func (n *names) enter(ctx context.Context, name string) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // leave ends a call.
 func (n *names) leave(name string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.busy[name])
-	delete(n.busy, name)
+	done, _ := n.busy.LoadAndDelete(name)
+	close(done.(chan struct{}))
 }

@@ -366,24 +366,3 @@ func TestAnswerTooLargeToKeepIsNotAskedForAgain(t *testing.T) {
 	wantError(t, err, stetclient.ReasonRecorded, stet.Executed)
 	s.wantAttempts(1)
 }
-
-func TestIntentWithItsKeyInTheBody(t *testing.T) {
-	j := open(t, journal.Options{})
-	service := stetclient.Service{PutKey: func(body []byte, key string) ([]byte, error) { return append(body, key...), nil }}
-	o := stetclient.Options{Journal: j, Service: service, Policy: quick}
-	tr, s := newClient(t, o, fails(errReset), fails(errReset), fails(errReset), fails(errReset), status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for range 2 {
-		_, _, err := post(ctx, t, tr, "x")
-		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("Resume: %+v, %v", got, err)
-	}
-	s.wantAttempts(5)
-	for _, sent := range s.sent {
-		if sent.body != s.sent[0].body || len(sent.body) != 37 {
-			t.Errorf("sent %q, first %q", sent.body, s.sent[0].body)
-		}
-	}
-}

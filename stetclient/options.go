@@ -24,7 +24,7 @@ const (
 	// a response.
 	DefaultHeaderTimeout = 30 * time.Second
 
-	maxKey   = 255  // bytes, which stet and most services accept
+	maxKey   = 255  // bytes; stet and most services accept as many
 	maxField = 4096 // bytes of a quoted key, parameters included
 )
 
@@ -32,7 +32,7 @@ const (
 type Options struct {
 	// Policy says how often and how fast attempts are made.
 	Policy Policy
-	// Service says how the service takes keys and marks replays.
+	// Service describes how the service accepts keys and marks replays.
 	Service Service
 
 	// Methods are the methods of the requests that get a key. Other requests pass through,
@@ -42,7 +42,7 @@ type Options struct {
 	Skip func(*http.Request) bool
 
 	// MaxBody limits, in bytes, the request bodies that are read into memory: those without
-	// GetBody, and all bodies with a journal or Service.PutKey. A larger body is refused.
+	// GetBody, and all bodies with a journal. A larger body is refused.
 	// Default DefaultMaxBody.
 	MaxBody int64
 	// MaxResponse limits, in bytes, how much of a response is read before it is returned.

@@ -144,9 +144,7 @@ func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Re
 			return nil, unsent(err)
 		}
 	}
-	if s := &t.o.Service; s.PutKey == nil {
-		req.Header[s.Header] = []string{t.field(in.Key)}
-	}
+	req.Header[t.o.Service.Header] = []string{t.field(in.Key)}
 	c.req = req
 	return t.further(c, in)
 }

@@ -2,7 +2,6 @@ package stetclient_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -119,27 +118,6 @@ func TestOtherRequestsPassThroughOnce(t *testing.T) {
 	if key := s.sent[0].header.Get("Idempotency-Key"); key != "" {
 		t.Errorf("a GET has the key %s", key)
 	}
-}
-
-func TestKeyInTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service := stetclient.Service{PutKey: func(body []byte, key string) ([]byte, error) {
-			return bytes.Replace(body, []byte("{"), []byte(`{"reference":"`+key+`",`), 1), nil
-		}}
-		tr, s := newClient(t, stetclient.Options{Service: service}, status(500), status(201))
-		res, _, err := post(t.Context(), t, tr, `{"amount":42}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, _ := stetclient.InfoOf(res)
-		want := `{"reference":"` + info.Key + `","amount":42}`
-		s.wantAttempts(2)
-		for _, sent := range s.sent {
-			if sent.body != want || sent.length != int64(len(want)) || sent.header.Get("Idempotency-Key") != "" {
-				t.Errorf("sent %q (%d) with %v, want %q and no header", sent.body, sent.length, sent.header, want)
-			}
-		}
-	})
 }
 
 func TestBodies(t *testing.T) {

@@ -1,9 +1,9 @@
-// Package journal keeps a client's intents in an SQLite file: what
-// stetclient.Options.Journal asks for. It needs no server and no C compiler.
+// Package journal stores a client's intents in an SQLite file, for
+// stetclient.Options.Journal. It needs no server and no C compiler.
 //
-// What was acknowledged is on the disk (write-ahead log, synchronous=FULL). The
-// file belongs to one process at a time; it is released when that dies. It holds
-// request bodies, responses and keys, so only its owner may read it.
+// Acknowledged intents are on the disk (write-ahead log, synchronous=FULL). One process at a
+// time can open the file. It has request bodies, responses and keys, so only its owner can
+// read it.
 package journal
 
 import (
@@ -50,9 +50,8 @@ type Options struct {
 // Journal is a stetclient.Journal in an SQLite file. It is safe for concurrent
 // use.
 type Journal struct {
-	db   *sql.DB
-	o    Options
-	file *reserved
+	db *sql.DB
+	o  Options
 }
 
 var _ stetclient.Journal = (*Journal)(nil)
@@ -97,20 +96,17 @@ func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	file, err := reserve(abs)
-	if err != nil {
+	if abs, err = createFile(abs); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	j, err := openFile(ctx, file.path, o)
+	j, err := openFile(ctx, abs, o)
 	if err != nil {
-		free(file)
-		return nil, fmt.Errorf("journal: %s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	j.file = file
 	return j, nil
 }
 
-// openFile opens the database in a file that is reserved.
+// openFile opens the database.
 func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(abs), RawQuery: url.Values{"_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy*1000), "locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)", "fullfsync(ON)", "trusted_schema(OFF)",
@@ -122,10 +118,10 @@ func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	db.SetMaxOpenConns(1) // which holds the file's lock
 	j := &Journal{db: db, o: o}
 	if err := j.prepare(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (if another process has it open: a journal belongs to one at a time)", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("%w (a journal can be open once at a time)", err), db.Close())
 	}
 	if err := tighten(abs, abs+"-wal", abs+"-shm"); err != nil {
-		return nil, errors.Join(fmt.Errorf("only its owner may read it: %w", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("journal: only its owner may read it: %w", err), db.Close())
 	}
 	return j, nil
 }
@@ -168,21 +164,22 @@ func (j *Journal) prepare(ctx context.Context) error {
 // tx runs fn in a transaction, and commits it unless fn returns an error.
 func (j *Journal) tx(ctx context.Context, fn func(*sql.Tx) error) error {
 	tx, err := j.db.BeginTx(ctx, nil)
+	if err == nil {
+		defer func() { _ = tx.Rollback() }()
+		err = fn(tx)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("journal: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return nil
 }
 
 // Close waits for the calls in progress and closes the file.
 func (j *Journal) Close() error {
-	err := j.db.Close()
-	free(j.file)
-	return err
+	return j.db.Close()
 }
 
 // Add implements stetclient.Journal.
@@ -209,7 +206,7 @@ func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient
 		return err
 	})
 	if err != nil {
-		return in, false, fmt.Errorf("journal: %w", err)
+		return in, false, err
 	}
 	return got, added, nil
 }
@@ -227,10 +224,7 @@ func (j *Journal) Mark(ctx context.Context, name, key string, x stet.Execution) 
 		_, err = tx.ExecContext(ctx, "UPDATE stet_intents SET execution = ? WHERE name = ?", x, name)
 		return err
 	})
-	if err != nil {
-		return stet.MayHaveExecuted, fmt.Errorf("journal: %w", err)
-	}
-	return was, nil
+	return was, err
 }
 
 // found returns ErrNoIntent if nothing was changed.
@@ -248,7 +242,7 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	err = j.tx(ctx, func(tx *sql.Tx) error {
+	return j.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE stet_intents SET settled = ?, status = ?, gone = ?, answer_header = ?, answer = ?, execution = ?
 			WHERE name = ? AND key = ? AND settled IS NULL`,
 			a.At.UnixMicro(), a.Status, a.Gone, header, notNil(a.Body), a.Execution, name, key)
@@ -267,15 +261,11 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 			(SELECT name FROM stet_intents WHERE settled < ? ORDER BY settled LIMIT ?)`, a.At.Add(-j.o.Keep).UnixMicro(), purgeLimit)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return nil
 }
 
 // Forget implements stetclient.Journal.
 func (j *Journal) Forget(ctx context.Context, name string) error {
-	err := j.tx(ctx, func(tx *sql.Tx) error {
+	return j.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM stet_intents WHERE name = ? AND (settled IS NOT NULL OR execution = ?)", name, stet.NotExecuted)
 		if err != nil || found(res) == nil {
 			return err
@@ -290,10 +280,6 @@ func (j *Journal) Forget(ctx context.Context, name string) error {
 		}
 		return stetclient.ErrUnsettled
 	})
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return nil
 }
 
 // Pending implements stetclient.Journal. A limit above 1000 means 1000.
