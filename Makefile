@@ -49,8 +49,8 @@ short: ## Run the tests of the main module without the race detector
 size: ## Print the sizes of the code with their limits and aims
 	$(GO) test ./internal/archtest -count 1 -run Budgets -v | grep limit
 
-lint: ## Run golangci-lint (built from source the first time: some minutes)
-	$(GO) run $(LINT) run ./... && cd $(PROOF) && $(GO) run $(LINT) run ./...
+lint: ## Run golangci-lint on all modules (built from source the first time: some minutes)
+	@for m in $(MODULES); do (cd $$m && echo "lint $$m" && $(GO) run $(LINT) run ./...) || exit 1; done
 
 crashtest: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments

@@ -43,7 +43,7 @@ func JSON(exclude ...string) (func(mediaType string, body []byte) ([]byte, error
 		}
 		v := jsontext.Value(bytes.Clone(body))
 		if err := v.Format(); err != nil {
-			return body, nil //nolint:nilerr // raw bytes are the answer
+			return body, nil // raw bytes are the answer
 		}
 		return arrange(v, excluded), nil
 	}, nil

@@ -64,7 +64,7 @@ func ErrorType[T error](name string) ErrorKind {
 		},
 		decode: func(data json.RawMessage) (error, bool) {
 			var e T
-			if json.Unmarshal(data, &e) != nil { //nolint:nilerr // ok is false
+			if json.Unmarshal(data, &e) != nil {
 				return nil, false
 			}
 			v := reflect.ValueOf(e)
@@ -172,7 +172,7 @@ func (r *registry) Encode(err error) (form string, data []byte) {
 
 func (r *registry) Decode(text, form string, data []byte) error {
 	var found []known
-	if form != registryForm || json.Unmarshal(data, &found) != nil { //nolint:nilerr // nil: not this codec's
+	if form != registryForm || json.Unmarshal(data, &found) != nil {
 		return nil
 	}
 	var of []error
@@ -241,7 +241,7 @@ func (j joined) Decode(text, form string, data []byte) error {
 	parts := []part{{form, data}}
 	if form == joinedForm {
 		parts = nil
-		if json.Unmarshal(data, &parts) != nil { //nolint:nilerr // nil: not this codec's
+		if json.Unmarshal(data, &parts) != nil {
 			return nil
 		}
 	}

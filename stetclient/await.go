@@ -135,7 +135,7 @@ func statusURL(res *http.Response, body []byte) (*url.URL, error) {
 	u, err := base.Parse(at)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("Location: %w", err)
+		return nil, fmt.Errorf("the Location: %w", err)
 	case u.Scheme != "https" && (u.Scheme != "http" || base.Scheme == "https"):
 		return nil, fmt.Errorf("the Location has the scheme %q", u.Scheme)
 	}
@@ -185,7 +185,7 @@ func (a *awaiting) ask(at *url.URL) (got *Awaited, after time.Duration, err erro
 	if err != nil {
 		return nil, 0, a.gaveUp(ReasonRequest, err)
 	}
-	res, err := a.client.Do(req)
+	res, err := a.client.Do(req) //nolint:bodyclose // read closes it
 	if err != nil {
 		a.fault = err
 		return nil, 0, nil // the status can be read again

@@ -65,7 +65,7 @@ func TestScopeThatIsTooLongIsNotToBeTriedAgain(t *testing.T) {
 		handler: func(http.ResponseWriter, *http.Request) {}})
 	r := s.post("k", "{}")
 	wantProblem(t, r, 403, "scope-too-long")
-	if !strings.Contains(string(r.body), `"retryable":false`) || strings.Contains(string(r.body), "sss") || strings.Contains(s.log.String(), "sss") {
+	if !strings.Contains(r.body, `"retryable":false`) || strings.Contains(r.body, "sss") || strings.Contains(s.log.String(), "sss") {
 		t.Errorf("%s, %s", r.body, s.log)
 	}
 	s.wantRuns(0)

@@ -327,8 +327,7 @@ func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet
 
 // rolledBack decides about a run that ended without an effect, with d.Err.
 func (c *Consumer[M]) rolledBack(ctx context.Context, op stet.Op, m M, d Decision) Decision {
-	switch {
-	case c.used(d.Attempts):
+	if c.used(d.Attempts) {
 		d.Action, d.Reason = DeadLetter, Exhausted
 		return c.giveUp(ctx, op, m, d)
 	}

@@ -64,7 +64,7 @@ func runCapacity(ctx context.Context, s settings, c capacity) (err error) {
 		if err := errors.Join(long.compare(short, c), r.promises()); err != nil || s.docs == "" {
 			return err
 		}
-		return rewrite(filepath.Join(s.docs, "capacity.md"), "check", long.check(short, c, s.load))
+		return rewrite(filepath.Join(s.docs, "capacity.md"), "check", long.check(short, s.load))
 	})
 }
 
@@ -155,7 +155,7 @@ func (n *neighbourhood) paced(ctx context.Context, t *target, began time.Time, r
 		case <-timer.C:
 		}
 		sent := time.Now()
-		if err := n.pay(t, conn, fmt.Sprint(t.name, "-steady-", i)); err != nil {
+		if err := n.pay(conn, fmt.Sprint(t.name, "-steady-", i)); err != nil {
 			return took, err
 		}
 		took = append(took, time.Since(sent))

@@ -131,7 +131,7 @@ func (n *neighbourhood) measure(t *target, c *cell) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	rate, took, err := rounds.Load(c.callers, n.each, func(caller int) error { return n.pay(t, conns[caller], key()) })
+	rate, took, err := rounds.Load(c.callers, n.each, func(caller int) error { return n.pay(conns[caller], key()) })
 	if err != nil {
 		return 0, err
 	}

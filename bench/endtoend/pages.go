@@ -212,7 +212,7 @@ func connectionsFor(rate float64, each time.Duration) int {
 }
 
 // check is what a long run showed beside what was derived for it.
-func (r *steady) check(short *cell, c capacity, load float64) string {
+func (r *steady) check(short *cell, load float64) string {
 	var t markdown
 	held := float64(len(r.took)) / r.lasts.Seconds()
 	fmt.Fprintf(&t, "%s %s at %.0f requests/s for %v, round trip %s; derived from %d callers just before:\n\n",

@@ -216,7 +216,7 @@ func (n *neighbourhood) warmUp(t *target) error {
 	}
 	defer conn.Close()
 	for i := range n.kept {
-		if err := n.pay(t, conn, old(t, int64(i))); err != nil {
+		if err := n.pay(conn, old(t, int64(i))); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 		n.firsts[t.name].Add(1)
@@ -227,7 +227,7 @@ func (n *neighbourhood) warmUp(t *target) error {
 func old(t *target, i int64) string { return fmt.Sprint(t.name, "-old-", i) }
 
 // pay sends one request.
-func (n *neighbourhood) pay(t *target, conn *post.Conn, key string) error {
+func (n *neighbourhood) pay(conn *post.Conn, key string) error {
 	status, content, err := conn.Post(path, key, "", body)
 	if err == nil && status != 201 {
 		err = fmt.Errorf("status %d: %s", status, content)

@@ -279,7 +279,6 @@ func rowCount(t *testing.T, pool *pgxpool.Pool, sql string) (n int) {
 // plain is a service that knows nothing of stet. It counts what it does by key.
 type plain struct {
 	addr string
-	stop func()
 
 	mu   sync.Mutex
 	did  map[string]int

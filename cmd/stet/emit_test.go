@@ -169,7 +169,7 @@ func TestMessagesWaitForABrokerThatIsAway(t *testing.T) {
 			p := s.start(t, "{to: paid, by: '"+server.URL()+"'}", "{by: '"+s.hook.URL+"'}")
 			pay(t, p.url, "before")
 			stettest.Eventually(t, "the first arrives", func() bool { return s.times("before", 0) == 1 && s.times("before", 1) == 1 })
-			server.Kill()
+			_ = server.Kill()
 			for i := range 10 {
 				if status, body, _ := pay(t, p.url, fmt.Sprint("k", i)); status != 201 {
 					t.Fatalf("%d %s", status, body)

@@ -68,7 +68,7 @@ func TestJetStreamGetsWhatIsEmittedAlsoWhileItWasAway(t *testing.T) {
 	receive()
 	p := s.start(t, "{to: 'audit.*', by: '"+server.URL()+"'}")
 	s.pays(t, p, "before")
-	server.Kill()
+	_ = server.Kill()
 	if status, body, _ := pay(t, p.url, "meanwhile"); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}

@@ -45,7 +45,7 @@ func TestStetEcho4(t *testing.T) {
 		New: func() *echo.Echo {
 			e := echo.New()
 			e.Logger.SetOutput(io.Discard)
-			e.Use(middleware.LoggerWithConfig(middleware.LoggerConfig{Output: io.Discard}), middleware.Recover())
+			e.Use(middleware.LoggerWithConfig(middleware.LoggerConfig{Output: io.Discard}), middleware.Recover()) //nolint:staticcheck // services have it
 			return e
 		},
 		Middleware: stetecho4.Middleware,

@@ -165,11 +165,11 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 	} else {
 		err = c.Next()
 	}
-	x.answer(w, r, err, parent)
+	x.answer(parent, w, r, err)
 }
 
 // answer gives the response of a handler that has returned err to stethttp.
-func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, parent context.Context) {
+func (x *exchange) answer(parent context.Context, w http.ResponseWriter, r *http.Request, err error) {
 	c, ctx := x.c, r.Context()
 	run := stet.FromContext(ctx)
 	if x.timedOut(parent) {

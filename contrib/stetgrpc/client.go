@@ -64,7 +64,7 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 		}
 		_, err = stetclient.Retry(ctx, o.Policy, func(attempt context.Context) (struct{}, error) {
 			var trailer metadata.MD
-			all := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))
+			all := slices.Concat(opts, []grpc.CallOption{grpc.Trailer(&trailer)})
 			err := invoker(attempt, method, req, reply, cc, all...)
 			late := attempt.Err() != nil || rpc.TimedOut(ctx, attempt, code.Code(status.Code(err)))
 			return struct{}{}, judge(late, err, trailer)

@@ -357,7 +357,6 @@ func TestWhatCannotBeStoredIsNotPublished(t *testing.T) {
 
 func TestLargestProducedMessageIsStored(t *testing.T) {
 	f := newFixture(t)
-	g := f.middleware(f.options())
 	const most = 1<<20 - 256
 	for size := most*3/4 - 200; size < most*3/4; size += 10 {
 		id := fmt.Sprint(size)
@@ -367,7 +366,7 @@ func TestLargestProducedMessageIsStored(t *testing.T) {
 		o := f.options()
 		o.Operation = stetwatermill.By(stetmsg.Header("s", "id"))
 		o.DeadLetter = func(context.Context, *message.Message, stetmsg.Decision) error { return nil }
-		g = f.middleware(o)
+		g := f.middleware(o)
 		m.Metadata.Set("id", id)
 		first, err := g(h)(m)
 		if err != nil {

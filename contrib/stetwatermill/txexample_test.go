@@ -24,7 +24,7 @@ func ExampleHandleTx() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	store, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"), sqlite.Options{})
 	if err != nil {
 		log.Fatal(err)

@@ -141,7 +141,7 @@ func (l *load) killAndRestart(ctx context.Context) error {
 	for k := range l.Kills {
 		for l.inFlight.Load() == 0 || int(l.finished.Load()) < clients*(k+1)/(l.Kills+1) {
 			if int(l.finished.Load()) == clients || crash.Pause(ctx, time.Millisecond) != nil {
-				return nil //nolint:nilerr // the load has ended
+				return nil
 			}
 		}
 		n, addr := int(l.inFlight.Load()), l.service.Process().Addr

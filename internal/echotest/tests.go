@@ -226,7 +226,7 @@ func (f *Framework[C, H, M, R, G, E]) context(t *testing.T) {
 	for i := range 2 {
 		post(t, url, `{"amount":10}`, "Content-Type", "application/json").Want(201, "paid", i > 0)
 	}
-	if _, ok := f.ContextOf(httptest.NewRequest("GET", "/", nil)); ok {
+	if _, ok := f.ContextOf(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)); ok {
 		t.Error("a request that is not Echo's has a context of Echo's")
 	}
 }
@@ -270,7 +270,7 @@ func (f *Framework[C, H, M, R, G, E]) informationalStatus(t *testing.T) {
 	})
 	hints := 0
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error { hints += code; return nil }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "POST", adaptertest.Serve(t, e)+"/payments", strings.NewReader("x"))
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost, adaptertest.Serve(t, e)+"/payments", strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +388,7 @@ func (f *Framework[C, H, M, R, G, E]) contextWithoutRouter(t *testing.T) {
 	runs := 0
 	h := f.Middleware(b.Middleware)(func(c C) error { runs++; return paid(c) })
 	for i := range 2 {
-		r, w := httptest.NewRequest("POST", "/payments", strings.NewReader("x")), httptest.NewRecorder()
+		r, w := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", strings.NewReader("x")), httptest.NewRecorder()
 		r.Header.Set("Idempotency-Key", "k")
 		if err := h(f.Bare(r, w)); err != nil || w.Code != 201 || w.Header().Get("Idempotent-Replayed") == "true" != (i > 0) {
 			t.Errorf("got %d %v, %v", w.Code, w.Header(), err)

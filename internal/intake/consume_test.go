@@ -376,8 +376,8 @@ func TestAnswerThatBreaksOffIsUnknownAndNeverSentAgain(t *testing.T) {
 func TestVerifierSettlesWhatIsUnknown(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		s := newService(t, func(w http.ResponseWriter, a asked, n int) {
-			switch {
-			case a.key == "GET /which":
+			switch a.key {
+			case "GET /which":
 				w.Header().Set("Stet-Operation", a.header.Get("Stet-Operation"))
 				w.WriteHeader(http.StatusOK)
 			default:

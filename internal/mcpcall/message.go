@@ -102,7 +102,7 @@ func readOne(v jsontext.Value) (Message, error) {
 		return Message{}, err
 	}
 	var called string
-	if json.Unmarshal(top["method"], &called) != nil || called != method && !nearMethod(called) { //nolint:nilerr // not a call of a tool
+	if json.Unmarshal(top["method"], &called) != nil || called != method && !nearMethod(called) {
 		return Message{}, nil
 	}
 	if called != method {
@@ -120,7 +120,7 @@ func readOne(v jsontext.Value) (Message, error) {
 		return Message{}, &Error{Code: CodeInvalidParams, Text: "Not executed: " + err.Error(), ID: id}
 	}
 	if jsontext.Value(top["params"]).Kind() != '{' {
-		return bad(errors.New("a call of a tool needs params."))
+		return bad(errors.New("a call of a tool needs params"))
 	}
 	params, err := members(jsontext.Value(top["params"]), "name", "arguments", "_meta")
 	if err != nil {
@@ -128,7 +128,7 @@ func readOne(v jsontext.Value) (Message, error) {
 	}
 	m := Message{Call: true, ID: id}
 	if json.Unmarshal(params["name"], &m.Tool) != nil || m.Tool == "" {
-		return bad(errors.New("a call of a tool needs its name."))
+		return bad(errors.New("a call of a tool needs its name"))
 	}
 	if m.Args, err = Arguments(params["arguments"]); err != nil {
 		return bad(err)

@@ -139,7 +139,7 @@ func (d *authorizer) question(ctx context.Context, r *http.Request, scope string
 	}
 	for name := range q.Header { // a service can take "_" for "-"
 		is := http.CanonicalHeaderKey(strings.ReplaceAll(asVariable(name), "_", "-"))
-		own := slices.Contains(ownFields, is) && !(d.forwarded && is == name && !strings.HasPrefix(is, "X-Original-"))
+		own := slices.Contains(ownFields, is) && (!d.forwarded || is != name || strings.HasPrefix(is, "X-Original-"))
 		if own || is == d.key || slices.Contains(contentFields, is) || strings.HasPrefix(is, "Stet-") {
 			delete(q.Header, name)
 		}

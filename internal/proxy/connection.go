@@ -190,7 +190,7 @@ func (c *countedConn) spend(turn int64) bool {
 // retire closes the connection. The transport then drops it.
 func (c *countedConn) retire() {
 	c.retired.Store(true)
-	_ = c.Conn.Close()
+	_ = c.Close()
 }
 
 // spend keeps other requests from the trip's connection, if no other has it yet.

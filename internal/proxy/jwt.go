@@ -80,7 +80,7 @@ func (j *JWT) extractor(log *slog.Logger, vouched bool) (extractor, error) {
 			_, _, err = parser.ParseUnverified(token, claims)
 		}
 		if err != nil {
-			return "", nil //nolint:nilerr // a token that is not valid says nothing
+			return "", nil // a token that is not valid says nothing
 		}
 		scope, _ := claims[claim].(string)
 		return scope, nil

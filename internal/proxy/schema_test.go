@@ -104,8 +104,7 @@ func TestSchemaRefusesWhatParseRefuses(t *testing.T) {
 // What the schema offers as words of a field is what Check takes.
 func TestWordsOfTheSchemaAreThoseOfCheck(t *testing.T) {
 	seen := 0
-	var look func(typ reflect.Type, before, after string)
-	look = func(typ reflect.Type, before, after string) {
+	look := func(typ reflect.Type, before, after string) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 			typ = typ.Elem()
 		}

@@ -191,13 +191,13 @@ func oneBuffer() func(http.ResponseWriter, *http.Request, http.Handler) {
 		}
 		in.flush = func(*rewriter) bool {
 			in.note = 1
-			in.Write(shared.take())
+			_, _ = in.Write(shared.take())
 			in.note = 0
 			return true
 		}
 		next.ServeHTTP(in, r)
 		in.note = 1
-		in.Write(shared.take())
+		_, _ = in.Write(shared.take())
 		in.note = 0
 	}
 }

@@ -147,13 +147,13 @@ func (f *fixture) post(body string, header ...string) Reply {
 }
 
 // twice posts the same twice: the second must be the replay of the first.
-func (f *fixture) twice(header ...string) (first Reply) {
+func (f *fixture) twice() (first Reply) {
 	f.Helper()
-	first = f.post(`{"amount":10}`, header...)
+	first = f.post(`{"amount":10}`)
 	if first.Err != nil {
 		f.Fatalf("the first request got %v", first)
 	}
-	f.replays(first, f.post(`{"amount":10}`, header...))
+	f.replays(first, f.post(`{"amount":10}`))
 	f.ran(1)
 	return first
 }

@@ -198,7 +198,7 @@ func (b *browsing) asksForDamaged(rec store.Record) bool {
 func (s *Store) peek(ctx context.Context, ids []store.ID) ([]store.Record, []time.Duration, error) {
 	recs, ages := make([]store.Record, len(ids)), make([]time.Duration, len(ids))
 	groups := s.group(len(ids), func(i int) store.ID { return ids[i] })
-	err, _ := first(s.each(len(groups), func(g int) error {
+	_, err := first(s.each(len(groups), func(g int) error {
 		var names []string
 		for _, i := range groups[g] {
 			k := s.keys(ids[i])

@@ -59,7 +59,7 @@ func concurrently(limit, n int, do func(i int) error) []error {
 }
 
 // first returns the first error of errs and the number of errors.
-func first(errs []error) (err error, n int) {
+func first(errs []error) (n int, err error) {
 	for _, e := range errs {
 		if e == nil {
 			continue
@@ -68,7 +68,7 @@ func first(errs []error) (err error, n int) {
 			err = e
 		}
 	}
-	return err, n
+	return n, err
 }
 
 // aPhase is how long a step of a call waits for a cluster's server if the call has no deadline.

@@ -284,7 +284,7 @@ func (s *Store) takeDue(ctx context.Context, what waitsFor, reads []queueRead, s
 	all, damaged, unconfirmed := make([]store.Record, len(some)), make([]bool, len(some)), make([]bool, len(some))
 	h.taken = make([]bool, len(some))
 	groups := s.group(len(some), func(i int) store.ID { return some[i].id })
-	err, _ = first(concurrently(atATime, len(groups), func(g int) error {
+	_, err = first(concurrently(atATime, len(groups), func(g int) error {
 		room := maxDueBytes - size.Load()
 		if room <= 0 {
 			return nil

@@ -89,7 +89,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	names := slices.Sorted(maps.Keys(all))
 	infos := make([]map[string]string, len(names))
-	unasked, _ := first(s.each(len(names), func(i int) (err error) {
+	_, unasked := first(s.each(len(names), func(i int) (err error) {
 		infos[i], err = askInfo(ctx, all[names[i]])
 		return err
 	}))

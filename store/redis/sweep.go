@@ -106,7 +106,7 @@ func (s *Store) evalEach(ctx context.Context, sc script, names []string, keys in
 	}
 	calls := slices.Collect(slices.Chunk(names, together))
 	lists := make([][]any, len(names)/keys)
-	err, failed := first(s.each(len(calls), func(i int) error {
+	failed, err := first(s.each(len(calls), func(i int) error {
 		reply, err := s.eval(ctx, sc, calls[i], args...)
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func (s *Store) park(ctx context.Context, ids []store.ID) (parked int, err error
 	defer cancel()
 	groups := s.group(len(ids), func(i int) store.ID { return ids[i] })
 	counts := make([]int64, len(groups))
-	err, _ = first(s.each(len(groups), func(g int) error {
+	_, err = first(s.each(len(groups), func(g int) error {
 		var names []string
 		args := []string{s.channel}
 		for _, i := range groups[g] {

@@ -23,7 +23,7 @@ func (s *Store) create(ctx context.Context, dsn string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil //nolint:nilerr // SQLite says what is wrong with it
+		return nil // SQLite says what is wrong with it
 	case info.Mode().IsRegular() && names(info) > 1:
 		return fmt.Errorf("sqlite: %s has %d names (hard links), and processes that open it by different ones do not see what the others write; remove all but one", s.path, names(info))
 	default:
@@ -31,9 +31,9 @@ func (s *Store) create(ctx context.Context, dsn string) error {
 	}
 	like, err := os.CreateTemp(filepath.Dir(s.path), ".stet-*") // 0600
 	if err != nil {
-		return nil //nolint:nilerr // as above
+		return nil // as above
 	}
-	defer os.Remove(like.Name())
+	defer func() { _ = os.Remove(like.Name()) }()
 	if err := like.Close(); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}

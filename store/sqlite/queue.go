@@ -311,8 +311,7 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 
 // lead executes o and what waits with it, and passes.
 func (s *Store) lead(o *op) {
-	room := roomPool.Get().(*[]*op)
-	ops := append((*room)[:0], o)
+	ops := []*op{o}
 	defer func() {
 		// The next batch starts while this one's callers are woken.
 		s.w.handOver()
@@ -324,9 +323,6 @@ func (s *Store) lead(o *op) {
 				f.wake <- false
 			}
 		}
-		clear(ops)
-		*room = ops
-		roomPool.Put(room)
 	}()
 	if err := s.begin(o); err != nil {
 		o.err, o.ended = err, true
@@ -335,5 +331,3 @@ func (s *Store) lead(o *op) {
 	ops = s.w.gather(ops)
 	s.execute(ops)
 }
-
-var roomPool = sync.Pool{New: func() any { return new([]*op) }}

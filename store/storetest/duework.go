@@ -110,16 +110,14 @@ func dueIsBounded(f *fixture) {
 	}
 }
 
-// acceptAs accepts n operations under a name, and returns their IDs.
-func (f *fixture) acceptAs(name string, n int) (ids []store.ID) {
+// acceptAs accepts n operations under a name.
+func (f *fixture) acceptAs(name string, n int) {
 	f.Helper()
 	for range n {
 		req := f.request(0)
 		req.Label.Name = name
 		f.accepts(req, 0)
-		ids = append(ids, req.ID)
 	}
-	return ids
 }
 
 // byName counts the names that Due returns.

@@ -27,7 +27,7 @@ func oneFaultAboutMessages(f *fixture) {
 			if err := s.emitting(f.engine(faulty, stet.Policy{})); err != nil {
 				f.Errorf("%v: the run: %v", o, err)
 			}
-			s.replays(o, healthy, "run 1")
+			s.replays(o, healthy)
 			seen := 0
 			for range 3 { // a relay's way: what was not answered is asked for again
 				recs, _ := outbox.DueMessages(f.ctx, 10, f.unit)

@@ -181,11 +181,12 @@ func (h *history) leave() {
 	w, outbox := h.f.can.works, h.f.can.outbox
 	for key, m := range h.models { // an error is no news by now
 		c := store.Claim{ID: h.ids[key], Owner: m.owner, Fence: m.fence}
-		if m.kept.repeats {
+		switch {
+		case m.kept.repeats:
 			_ = w.Settle(h.f.ctx, c, failed("left"), h.keep(0))
-		} else if m.waits(false) {
+		case m.waits(false):
 			_, _ = w.Cancel(h.f.ctx, c, failed("left"), h.keep(0))
-		} else if m.waits(true) {
+		case m.waits(true):
 			_ = outbox.Relayed(h.f.ctx, c, h.keep(0))
 		}
 	}

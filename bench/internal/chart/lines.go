@@ -46,7 +46,7 @@ func (l Lines) SVG() ([]byte, error) {
 	slices.Sort(xs)
 	xs = slices.Compact(xs)
 	if math.IsNaN(xs[0]) || math.IsInf(xs[len(xs)-1], 0) || xs[0] < 0 || l.X.Log && xs[0] == 0 {
-		return nil, fmt.Errorf("X from %v to %v cannot be drawn", xs[0], xs[len(xs)-1])
+		return nil, fmt.Errorf("an axis from %v to %v cannot be drawn", xs[0], xs[len(xs)-1])
 	}
 	var s sheet
 	marker := func(i int, x, y float64) { s.marker(i, x, y) }

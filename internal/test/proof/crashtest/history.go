@@ -164,7 +164,7 @@ func appendLines[T any](all []T, path string) ([]T, error) {
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if err != nil {
-			return all, nil //nolint:nilerr // the end, or a torn line
+			return all, nil // the end, or a torn line
 		}
 		var v T
 		if err := json.Unmarshal(line, &v); err != nil {

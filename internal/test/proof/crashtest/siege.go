@@ -188,7 +188,7 @@ func (s *Siege) hold(ctx context.Context, l *Lane, calm <-chan struct{}) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // While tells why
+			return nil // While tells why
 		case errors.Is(err, errEnded) && (outages%2 == 1 || s.outages.Load() != outages): // it found a server that was not ready for it
 			err = nil
 		case err == nil && (at != Anywhere || !s.AtPoints):

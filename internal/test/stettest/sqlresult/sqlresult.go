@@ -177,7 +177,7 @@ func (c Columns[Tx]) written(t *testing.T) {
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != 402 || string(body) != `{"declined":true}` || res.Header.Get("Content-Type") != "application/json" || runs != 1 {
+	if err != nil || res.StatusCode != http.StatusPaymentRequired || string(body) != `{"declined":true}` || res.Header.Get("Content-Type") != "application/json" || runs != 1 {
 		t.Errorf("after %d runs: %d %s %q, %v; want one run and the response 402 that SQL wrote", runs, res.StatusCode, res.Header.Get("Content-Type"), body, err)
 	}
 }
