@@ -1,5 +1,5 @@
 /** Whether the operation was executed, as far as all attempts together tell. */
-export type Verdict = 'executed' | 'not-executed' | 'may-have-executed';
+export type Execution = 'executed' | 'not-executed' | 'may-have-executed';
 
 /**
  * Why a call ended:
@@ -21,7 +21,7 @@ export type Reason = 'outcome' | 'gone' | 'refused' | 'attempts' | 'time' | 'abo
 export interface Answer {
   /** The name of the operation, or its key if it has none: not for logs then. */
   operation: string;
-  verdict: Verdict;
+  execution: Execution;
   /** It has an outcome, which does not change. The journal stores it until told is called. */
   settled: boolean;
   reason: Reason;
@@ -74,7 +74,7 @@ export interface Pending {
   method: string;
   url: string;
   created: Date;
-  verdict: Verdict;
+  execution: Execution;
   settled: boolean;
 }
 
@@ -83,7 +83,7 @@ export interface Event {
   operation?: string;
   attempt?: number;
   status?: number;
-  execution?: Verdict;
+  execution?: Execution;
   /** When the next attempt is due, in milliseconds; undefined if there is none. */
   retryIn?: number;
   progress?: Record<string, unknown>;
@@ -125,7 +125,7 @@ export interface Options {
   maxAge?: number;
   /** The greatest request body, in bytes. Default 1 MiB; at most 64 MiB. */
   maxBody?: number;
-  /** The greatest response body, in bytes; of a longer one only the verdict is stored, and its reason is gone. Default 1 MiB; at most 64 MiB. */
+  /** The greatest response body, in bytes; of a longer one only the execution is stored, and its reason is gone. Default 1 MiB; at most 64 MiB. */
   maxResponse?: number;
   /** The request header that carries the key. Default Idempotency-Key. */
   header?: string;

@@ -1,7 +1,7 @@
 // Waits for the outcome after a 202: by server-sent events if the service has them, else by polling.
 
 import { headersOf, linked, readUpTo, sleep } from './send.js';
-import { executed, intact, judge, mayHave, mediaType, retryAfter } from './verdict.js';
+import { executed, intact, judge, mayHave, mediaType, retryAfter } from './resolution.js';
 
 const states = { accepted: false, running: false, retryable: false, unknown: false, completed: true, failed: true }; // true: settled
 const every = 1000; // the shortest time between two requests
@@ -112,18 +112,18 @@ function told(a, response, body) {
   }
   if (document) return outcome(a, document, body);
   const answer = { status, statusText: response.statusText, headers, body, whole: true, redirected: false, url: response.url };
-  const verdict = judge(answer, a.c.replayedHeader);
+  const resolution = judge(answer, a.c.replayedHeader);
   if (status === 204 && a.event !== '') { // no more events, and no outcome among them
     a.event = '';
     a.error = new Error('stet: the events have ended without an outcome');
     return undefined;
   }
-  if (!verdict.replayed && (status === 408 || status === 425 || status === 429 || status >= 500)) {
+  if (!resolution.replayed && (status === 408 || status === 425 || status === 429 || status >= 500)) {
     a.error = new Error(`stet: the status resource answers with ${status}`);
     return undefined;
   }
-  if (verdict.replayed || status < 300) return { outcome: { answer, verdict }, execution: status < 400 ? executed : verdict.execution };
-  return refused(a, status, verdict.problem, answer);
+  if (resolution.replayed || status < 300) return { outcome: { answer, resolution }, execution: status < 400 ? executed : resolution.execution };
+  return refused(a, status, resolution.problem, answer);
 }
 
 // refused: the status resource will not tell any more.
@@ -172,10 +172,10 @@ function outcome(a, document, bytes) {
     if (type) headers.set('Content-Type', type);
   }
   const answer = { status, statusText: '', headers, body, whole: true, redirected: false, url: a.entry.url };
-  const verdict = { ...judge(answer, a.c.replayedHeader), replayed: false };
-  const said = { executed, 'not executed': 'not-executed', 'may have executed': mayHave }[verdict.problem?.execution] ?? executed;
-  if (status === 410 && said === executed && verdict.problem) return refused(a, status, verdict.problem, answer);
-  return { outcome: { answer, verdict }, execution: said };
+  const resolution = { ...judge(answer, a.c.replayedHeader), replayed: false };
+  const said = { executed, 'not executed': 'not-executed', 'may have executed': mayHave }[resolution.problem?.execution] ?? executed;
+  if (status === 410 && said === executed && resolution.problem) return refused(a, status, resolution.problem, answer);
+  return { outcome: { answer, resolution }, execution: said };
 }
 
 /** The text of a member of an object in JSON that is well-formed. */

@@ -278,9 +278,8 @@ var defects = []defect{
 	{"client: credentials are made for another origin", "stetclient/await.go", "if own && a.o.Prepare != nil {", "if a.o.Prepare != nil {", some("Prepares", clientTests)},
 	{"client: a failed dial proves that nothing was sent", "stetclient/call.go", "if !wire.untouched() {", "if wire == nil {", some("FailedDial", clientTests)},
 	{"client: Await asks as fast as it can", "stetclient/await.go", "d := max(after, a.o.Every)", "d := after / 1000", some("Gentle|AsOften", clientTests)},
-	{"journal: one process opens a file twice", "stetclient/journal/reserve.go",
-		"return os.SameFile(info, other.FileInfo) || path == other.path", "return false", []string{"./stetclient/journal"}},
-	{"journal: a second name has a log of its own", "stetclient/journal/reserve.go", "n > 1 {", "n > 2 {", some("SecondName", []string{"./stetclient/journal"})},
+	{"journal: two processes open a file", "stetclient/journal/journal.go", `"locking_mode(EXCLUSIVE)", `, "", []string{"./stetclient/journal"}},
+	{"journal: a second name has a log of its own", "stetclient/journal/createfile.go", "n > 1 {", "n > 2 {", some("SecondName", []string{"./stetclient/journal"})},
 
 	// What the sidecar accepts.
 	{"accepted: an answer that broke off is run again", "internal/proxy/worker.go", "return w.async.Repeatable || w.delivery", "return w.async != nil || w.delivery", some("AnswersOf", proxyTests)},

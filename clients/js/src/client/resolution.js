@@ -39,16 +39,16 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
   // A stored outcome: a retry would only replay it.
   const stored = replayed || told === notExecuted;
   const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
-  const verdict = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
-  if (stored || told === executed) verdict.retry = false;
-  else if (execution !== undefined) verdict.retry = problem.retryable;
-  else verdict.retry = retried(status);
-  if (never(status)) verdict.retry = false;
-  verdict.stands = stored;
+  const resolution = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
+  if (stored || told === executed) resolution.retry = false;
+  else if (execution !== undefined) resolution.retry = problem.retryable;
+  else resolution.retry = retried(status);
+  if (never(status)) resolution.retry = false;
+  resolution.stands = stored;
   // A redirect has been followed, perhaps by a GET: what refuses that says nothing of the operation.
-  if (redirected && verdict.execution === notExecuted) verdict.execution = mayHave;
-  verdict.elsewhere = redirected && !stored && status >= 300;
-  return verdict;
+  if (redirected && resolution.execution === notExecuted) resolution.execution = mayHave;
+  resolution.elsewhere = redirected && !stored && status >= 300;
+  return resolution;
 }
 
 // The value of Idempotency-Execution; undefined without one that counts. It has precedence over the problem document,
