@@ -22,7 +22,7 @@ const (
 	// DefaultUnreachable is AwaitOptions.Unreachable when that is 0.
 	DefaultUnreachable = 2 * time.Minute
 
-	maxEvery    = 30 * time.Second // the longest pause that the service has not asked for
+	maxEvery    = 30 * time.Second // the longest pause without Retry-After
 	longestWait = 20               // seconds, of Prefer: wait
 
 	longest = 30 * 24 * time.Hour // of AwaitOptions' times
@@ -89,7 +89,7 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	}
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	// The requests are no operations, whatever the context was used for before.
+	// The requests are no operations, also if ctx has a key or an intent.
 	ctx = context.WithValue(context.WithValue(ctx, keyOf{}, nil), intentName{}, nil)
 	a := &awaiting{ctx: ctx, client: &own, o: o, first: res.Request, service: Service{Header: DefaultHeader, ReplayedHeader: DefaultReplayedHeader}, failing: time.Now()}
 	c := callOf(res)
@@ -129,7 +129,7 @@ func statusURL(res *http.Response, body []byte) (*url.URL, error) {
 		}
 	}
 	if at == "" {
-		return nil, errors.New("the service has accepted the operation and named no status resource: its 202 has no Location")
+		return nil, errors.New("the 202 names no status resource: it has no Location")
 	}
 	base := res.Request.URL
 	u, err := base.Parse(at)
@@ -152,9 +152,9 @@ type awaiting struct {
 	service Service
 	info    Info
 	last    *http.Response // without its body
-	failing time.Time      // since when nothing was learnt
-	fault   error          // what went wrong last
-	pauses  int            // that the service has not asked for
+	failing time.Time      // since when no status was read
+	fault   error          // the last error
+	pauses  int            // without Retry-After
 }
 
 // wait polls the status resource until there is an outcome.
@@ -216,12 +216,12 @@ func (a *awaiting) replayed(res *http.Response) bool {
 	return res.Header.Get(a.service.ReplayedHeader) == "true"
 }
 
-// notAsked are headers of the operation's request that do not belong into one that
-// asks for its status. Go asks for content codings itself, and undoes them.
+// notAsked are headers of the operation's request that are not sent to the status resource.
+// net/http handles content codings itself.
 var notAsked = []string{"Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Trailer", "Expect", "Accept-Encoding",
 	"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
-// request makes the next one.
+// request returns the next request.
 func (a *awaiting) request(ctx context.Context, at *url.URL) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -282,7 +282,7 @@ func (a *awaiting) read(res *http.Response) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }() // read to its end, or broken
 	body, whole, err := readUpTo(res.Body, a.o.MaxResult)
 	if err == nil && !whole {
-		err = fmt.Errorf("the answer has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
+		err = fmt.Errorf("the response has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
 	}
 	return body, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// statusDocument is what a status resource of stet says.
+// statusDocument is the body of a status resource of stet.
 type statusDocument struct {
 	State   string `json:"state"`
 	Outcome *struct {
@@ -23,7 +23,7 @@ type statusDocument struct {
 	} `json:"outcome"`
 }
 
-// parseStatus returns the document, or nil if it is none.
+// parseStatus returns the document, or nil if body is none.
 func parseStatus(body []byte) *statusDocument {
 	var d statusDocument
 	if json.Unmarshal(body, &d) != nil {
@@ -44,7 +44,7 @@ func unsettled(body []byte) bool {
 	return d != nil && d.Outcome == nil
 }
 
-// response is the outcome that a response is, or tells of.
+// response returns the outcome in a response.
 func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 	if coding := res.Header.Get("Content-Encoding"); coding != "" {
 		return nil, a.unread(coding)
@@ -65,7 +65,7 @@ func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 	return got, nil
 }
 
-// outcome is what a status document tells of an operation that has ended.
+// outcome returns the outcome in a status document.
 func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	o := d.Outcome
 	got := &Awaited{Status: o.Status, Execution: stet.Executed}
@@ -73,7 +73,7 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	case o.ContentCoding != "":
 		return nil, a.unread(o.ContentCoding)
 	case o.Status < 200 || o.Status > 599:
-		return nil, a.gaveUp(ReasonFinal, errors.New("the status resource tells of an outcome with the status "+strconv.Itoa(o.Status)))
+		return nil, a.gaveUp(ReasonFinal, errors.New("the status resource has an outcome with the status "+strconv.Itoa(o.Status)))
 	case o.Problem != nil:
 		got.Type, got.Body = problemType, o.Problem
 	case o.Result != nil:
@@ -90,9 +90,9 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	return got, nil
 }
 
-// unread is the error of an outcome in a coding that is not undone here.
+// unread is the error of an outcome with a content coding.
 func (a *awaiting) unread(coding string) *Error {
-	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; ask for it yourself"))
+	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; read the status resource yourself"))
 }
 
 // classify reads whether the operation was executed, from the header and the problem document of
@@ -104,7 +104,7 @@ func (got *Awaited) classify(h http.Header) {
 	if got.Problem = parseProblem(h, got.Body); got.Problem != nil && got.Problem.says {
 		got.Execution = got.Problem.Execution
 	}
-	if x, said := toldBy(h, true); said {
+	if x, said := headerExecution(h, true); said {
 		got.Execution = x
 	}
 }

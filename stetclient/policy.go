@@ -25,24 +25,20 @@ const (
 	DefaultCap = 20 * time.Second
 )
 
-// Policy says how often and how fast attempts are made. The zero value of each
-// field stands for its default.
+// Policy limits the attempts. A zero field means its default.
 type Policy struct {
 	// MaxAttempts bounds the attempts, the first included; 1 never retries.
 	// Default DefaultMaxAttempts; at most MaxMaxAttempts.
 	MaxAttempts int
-	// MaxElapsed is how long after its start a call may begin another
-	// attempt. An attempt that would begin later is not waited for: the call
-	// ends at once. Default DefaultMaxElapsed.
+	// MaxElapsed is how long after its start a call may begin another attempt. If the next
+	// attempt would begin later, the call ends at once. Default DefaultMaxElapsed.
 	MaxElapsed time.Duration
-	// AttemptTimeout bounds each attempt; one that takes longer is given up
-	// and may have executed. Default 0: only the caller's context and the
-	// RoundTripper below bound an attempt.
+	// AttemptTimeout limits each attempt. One that takes longer is cancelled and may have
+	// executed. Default 0: only the caller's context and the RoundTripper limit an attempt.
 	AttemptTimeout time.Duration
-	// Base bounds the first wait; each further bound is twice the one
-	// before, up to Cap. The wait is drawn evenly from zero to its bound
-	// (full jitter), and comes on top of what Retry-After asks for. Defaults
-	// DefaultBase and DefaultCap.
+	// Base is the bound of the first wait. The bound doubles with each wait, up to Cap. The
+	// wait is random between zero and its bound (full jitter), and is added to Retry-After.
+	// Defaults DefaultBase and DefaultCap.
 	Base, Cap time.Duration
 }
 
@@ -64,17 +60,16 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// Resolution says what an attempt did, and what to do next.
+// Resolution is the classification of an attempt.
 type Resolution struct {
 	// Retry: the same request should be sent again.
 	Retry bool
-	// Execution says whether this attempt executed the operation, as far as
-	// its answer tells.
+	// Execution says whether this attempt executed the operation.
 	Execution stet.Execution
-	// After is how long to wait at least before the next attempt.
+	// After is the minimum wait before the next attempt.
 	After time.Duration
 
-	stands bool // it is the operation's outcome, and so speaks for all attempts
+	stands bool // it is the operation's outcome, so Execution holds for all attempts
 }
 
 // series is the attempts of one operation.
@@ -165,20 +160,20 @@ func together(a, b stet.Execution) stet.Execution {
 	}
 }
 
-// Retry calls fn until it succeeds, its error is final, or the policy or ctx end it:
-// the policy of a Transport for operations that are not HTTP requests. fn must do the
-// same each time, under the same key; make the key outside, with stet.NewKey or
-// stet.DeriveKey. Its context ends with Policy.AttemptTimeout.
+// Retry calls fn until it succeeds, its error is final, or the policy or ctx ends the call. It
+// is for operations that are not HTTP requests. fn must do the same each time, under the same
+// key: make the key outside, with stet.NewKey or stet.DeriveKey. The context of fn ends after
+// Policy.AttemptTimeout.
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
 // KindInvalid, KindMismatch, KindExpired, KindFailed or KindDamaged, or a *stetclient.Error
 // for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. All others are
 // retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
-// is an *Error; errors.Is and errors.As find fn's last one through it, and
-// stet.ExecutionOf answers for all attempts together. If the last attempt had no
-// effect, but an earlier one may have had one, it returns "may have executed".
+// is an *Error that wraps the last error of fn. stet.ExecutionOf is for all attempts together:
+// if the last attempt had no effect, but an earlier one may have had one, it returns "may
+// have executed".
 //
-// A policy that is not acceptable is stet.KindInvalid, and fn is not called.
+// If the policy is invalid, the error is stet.KindInvalid, and fn is not called.
 func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, error)) (T, error) {
 	var zero T
 	p, err := p.withDefaults()
@@ -229,7 +224,7 @@ func classifyRetried(err error) Resolution {
 	return v
 }
 
-// final marks an error that is not to be retried.
+// final marks an error that is not retried.
 type final struct {
 	err       error
 	execution stet.Execution
@@ -241,8 +236,8 @@ func (f *final) Error() string { return f.err.Error() }
 // Unwrap gives errors.Is and errors.As the error that was marked.
 func (f *final) Unwrap() error { return f.err }
 
-// Final marks an error of a function that Retry calls: Retry makes no other attempt,
-// and x says whether the operation was executed. Final(nil, x) is nil.
+// Final marks an error of a function that Retry calls, so that Retry makes no other attempt. x
+// says whether the operation was executed. Final(nil, x) is nil.
 func Final(err error, x stet.Execution) error {
 	if err == nil {
 		return nil

@@ -12,10 +12,9 @@ import (
 	"github.com/stet-go/stet/internal/misuse"
 )
 
-// Transport is an http.RoundTripper that makes one operation of each request
-// with one of Options.Methods: it sends it with one key as often as the policy
-// allows, until it has an outcome. It is safe for concurrent use, has no
-// goroutine of its own, and needs not be closed.
+// Transport is an http.RoundTripper. Each request with one of Options.Methods is one operation:
+// it is sent with one key, as often as the policy allows, until it has an outcome. A Transport
+// is safe for concurrent use, starts no goroutines, and need not be closed.
 type Transport struct {
 	base http.RoundTripper
 	o    Options
@@ -24,10 +23,9 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a Transport over base, which makes the attempts. Credentials that expire
-// belong into base, which is called for each attempt. A nil base is a clone of
-// http.DefaultTransport that waits DefaultHeaderTimeout for a response's header. Wrong
-// options are stet.KindInvalid.
+// New returns a Transport over base. base is called for each attempt, and can add credentials
+// that expire. A nil base means a clone of http.DefaultTransport that waits
+// DefaultHeaderTimeout for a response's header. Invalid options are stet.KindInvalid.
 func New(base http.RoundTripper, o Options) (*Transport, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -44,7 +42,7 @@ func New(base http.RoundTripper, o Options) (*Transport, error) {
 	return &Transport{base: base, o: o}, nil
 }
 
-// CloseIdleConnections closes those of the RoundTripper below, for
+// CloseIdleConnections closes the idle connections of the RoundTripper below, for
 // http.Client.CloseIdleConnections.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
@@ -52,14 +50,13 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. A response that it returns is the
-// operation's outcome, and InfoOf says more about it. Its error is an *Error,
-// for requests that pass through that of the RoundTripper below.
+// RoundTrip implements http.RoundTripper. Its response is the operation's outcome; see InfoOf.
+// Its error is an *Error. Requests that are no operations return the error of the RoundTripper
+// below.
 //
-// The key is that of the request's header, else that of WithKey, else, after a
-// redirect, that of the request which was redirected, else a new one. A request
-// that a redirect made of another method, mostly a GET after a 303, is not the
-// operation any more, and passes through.
+// The key comes from the request's header, or WithKey, or the request before a redirect. If
+// there is none, it is a new UUID. If a redirect changes the method, such as to GET after a
+// 303, the request is no operation.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !t.covers(req) {
 		return t.base.RoundTrip(req)
@@ -87,7 +84,7 @@ func (t *Transport) covers(req *http.Request) bool {
 		return false
 	}
 	if from := redirected(req); from != nil {
-		return from.req.Method == req.Method // else it fetches what came of the operation
+		return from.req.Method == req.Method // otherwise it fetches the result
 	}
 	if slices.Contains(t.o.Methods, req.Method) || len(req.Header[t.o.Service.Header]) > 0 {
 		return true
@@ -142,13 +139,12 @@ func unquote(field string) (string, error) {
 		if err != nil {
 			return "", misuse.Errorf("stetclient: the key of the request begins with a quote and is no structured field string (RFC 9651): %w", err)
 		}
-		key, _ = item.Value.(string) // what begins with a quote is one
+		key, _ = item.Value.(string) // it begins with a quote
 	}
 	return key, checkKey(key)
 }
 
-// redirected returns the call that an http.Client was redirected from to req, or
-// nil.
+// redirected returns the call whose response redirected an http.Client to req, or nil.
 func redirected(req *http.Request) *call {
 	for res := req.Response; res != nil && res.Request != nil; res = res.Request.Response {
 		if c := callOf(res); c != nil {
@@ -158,7 +154,7 @@ func redirected(req *http.Request) *call {
 	return nil
 }
 
-// callOf returns the call that a response belongs to, or nil.
+// callOf returns the call that returned a response, or nil.
 func callOf(res *http.Response) *call {
 	if res == nil || res.Request == nil {
 		return nil

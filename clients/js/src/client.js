@@ -127,7 +127,7 @@ async function begin(c, wanted, given, how, tries = 3) {
   }
   const answer = await further(c, entry, how);
   if (answer !== undefined) return answer;
-  // Another tab, which had lost its turn, has ended it meanwhile.
+  // Another tab has ended it in the meantime.
   if (tries > 1) return begin(c, wanted, given, how, tries - 1);
   return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs have the operation in progress'), execution: mayHave });
 }
@@ -140,7 +140,7 @@ function corrects(wanted, { method, url, answer }) {
   return [400, 402, 409, 422].includes(answer.status) && problem?.execution === undefined; // which those of stet have
 }
 
-// further makes the call of an entry that was in the journal before; none if it has ended meanwhile.
+// further makes the call of an entry that was in the journal before; undefined if it has ended in the meantime.
 async function further(c, { name, key }, how) {
   const turn = mint();
   let entry;
@@ -239,7 +239,7 @@ async function resume(c, signal) {
     }
   };
   await Promise.all(Array.from({ length: concurrency }, work));
-  return answers.filter((answer) => answer !== undefined); // those that another tab has ended meanwhile
+  return answers.filter((answer) => answer !== undefined); // without those that another tab has ended
 }
 
 async function forget(c, operation, unsettled) {

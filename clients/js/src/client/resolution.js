@@ -29,13 +29,13 @@ export function parseProblem(headers, body) {
 }
 
 /**
- * Judges an answer { status, headers, body, redirected }. stands: it is the operation's outcome, and so
- * speaks for all attempts.
+ * Classifies an answer { status, headers, body, redirected }. stands: it is the operation's outcome, so its execution
+ * counts for all attempts.
  */
-export function judge({ status, headers, body, redirected = false }, replayedHeader) {
+export function classify({ status, headers, body, redirected = false }, replayedHeader) {
   const replayed = headers.get(replayedHeader) === 'true';
   const problem = status >= 400 ? parseProblem(headers, body) : null;
-  const told = toldBy(headers, replayed);
+  const told = headerExecution(headers, replayed);
   // A stored outcome: a retry would only replay it.
   const stored = replayed || told === notExecuted;
   const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
@@ -45,7 +45,7 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
   else resolution.retry = retried(status);
   if (never(status)) resolution.retry = false;
   resolution.stands = stored;
-  // A redirect has been followed, perhaps by a GET: what refuses that says nothing of the operation.
+  // A redirect was followed, perhaps by a GET. A refusal of that says nothing about the operation.
   if (redirected && resolution.execution === notExecuted) resolution.execution = mayHave;
   resolution.elsewhere = redirected && !stored && status >= 300;
   return resolution;
@@ -55,7 +55,7 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
 // because the handler may have copied that from another service. "Not executed" permits a new key. A service may copy
 // that value from the response of another service. Therefore it counts in a stored response only.
 // Idempotency-Expires marks a stored response, also the first one, which is not a replay.
-function toldBy(headers, replayed) {
+function headerExecution(headers, replayed) {
   const says = headers.get('Idempotency-Execution');
   const told = Object.hasOwn(said, says) ? said[says] : undefined;
   return told !== notExecuted || replayed || headers.get('Idempotency-Expires') ? told : undefined;
@@ -72,10 +72,10 @@ function retried(status) {
 
 /** Whether the operation was executed, by the header and the status of a response. */
 export function executionOf(status, headers, replayed, problem) {
-  const told = toldBy(headers, replayed);
+  const told = headerExecution(headers, replayed);
   if (told !== undefined) return told;
   if (replayed || (status >= 200 && status < 300)) return executed;
-  // One whose problem document cannot be understood might have said something else.
+  // A problem document that cannot be read might have said something else.
   if (problem === null ? mediaType(headers) === problemType : problem.execution !== undefined) return mayHave;
   if (status === 401 || status === 403 || status === 407 || status === 425 || status === 429) return notExecuted;
   return status === 503 && headers.has('Retry-After') ? notExecuted : mayHave;

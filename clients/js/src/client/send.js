@@ -1,9 +1,9 @@
 // The attempts of one operation: the same request, with the same key, until there is an answer that is final.
 
 import { keyField } from './request.js';
-import { executionOf, executionOfFailure, intact, judge, mayHave, never, notExecuted, together } from './resolution.js';
+import { executionOf, executionOfFailure, intact, classify, mayHave, never, notExecuted, together } from './resolution.js';
 
-/** What ended an attempt that took too long. */
+/** The error of an attempt that took too long. */
 const tooLong = () => new DOMException('stet: the attempt took longer than the option attemptTimeout', 'TimeoutError');
 
 /** A signal that ends with another one, and when end is called; done frees it. */
@@ -26,7 +26,7 @@ export async function readUpTo(response, max) {
     if (done) break;
     length += value.length;
     if (length > max) {
-      reader.cancel().catch(() => {}); // what else it has does not matter
+      reader.cancel().catch(() => {}); // the rest is not needed
       return null;
     }
     chunks.push(value);
@@ -83,7 +83,7 @@ async function exchange(c, entry, secrets, signal) {
       throw new Error('stet: the response has neither a body nor Content-Length: 0, and over plain HTTP that may be a header that broke off');
     }
     const answer = { status: response.status, statusText: response.statusText, headers: response.headers, body: body ?? new Uint8Array(0), whole: body !== null, redirected: response.redirected, url: response.url };
-    return { answer, resolution: judge(answer, c.replayedHeader) };
+    return { answer, resolution: classify(answer, c.replayedHeader) };
   } catch (error) {
     if (!begun) return { error, resolution: { execution: notExecuted, retry: true, after: 0 } };
     const resolution = { execution: entry.redirect === 'error' ? executionOfFailure(error) : mayHave, retry: true, after: 0 };
