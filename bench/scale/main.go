@@ -72,7 +72,7 @@ func main() {
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		fmt.Fprintln(os.Stderr, "scale:", err)
-		os.Exit(1) //nolint:gocritic // the process ends, and with it the context
+		os.Exit(1)
 	}
 }
 

@@ -31,7 +31,7 @@ func main() {
 		go func() { log.Fatal(http.ListenAndServe("127.0.0.1:8080", h)) }()
 	})
 	if err != nil {
-		log.Print(err)
+		log.Fatal(err)
 	}
 }
 
