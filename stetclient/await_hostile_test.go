@@ -13,8 +13,7 @@ import (
 	"github.com/stet-go/stet/stetclient"
 )
 
-// What is no 202 is the outcome, and says itself whether anything was executed.
-func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
+func TestAwaitClassifiesOtherResponsesThan202(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request)
 		want   stet.Execution
@@ -53,7 +52,7 @@ func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
 	}
 }
 
-func TestAwaitIsNotMisled(t *testing.T) {
+func TestAwaitWithUnusualStatusResources(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answers []func(http.ResponseWriter, *http.Request)
 		status  int // 0: an error
@@ -86,7 +85,7 @@ func TestAwaitIsNotMisled(t *testing.T) {
 }
 
 // 9999 is further than a time.Duration reaches.
-func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
+func TestAwaitIsGentleWithAFarRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, runs, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT"), says(200, done))
 		client := throughStet(t, s)
@@ -99,8 +98,7 @@ func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
 	})
 }
 
-// hanging is a service that accepts, and then does not answer, or does not end its
-// answer.
+// hanging is a service that accepts, and whose status resource sends no response or an endless one.
 type hanging struct{ body io.ReadCloser }
 
 func (h *hanging) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -120,7 +118,7 @@ func (h *hanging) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// endless drips for as long as its request lasts.
+// endless is a body that ends with its request.
 type endless struct{ req *http.Request }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -134,7 +132,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func (e *endless) Close() error { return nil }
 
-func TestAwaitGivesUpOnAStatusResourceThatHangs(t *testing.T) {
+func TestAwaitEndsIfTheStatusResourceHangs(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"no answer": nil, "no end": http.NoBody} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -143,14 +141,14 @@ func TestAwaitGivesUpOnAStatusResourceThatHangs(t *testing.T) {
 				_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
 				wantError(t, err, stetclient.ReasonTime, stet.MayHaveExecuted)
 				if took := time.Since(began); took > 5*time.Minute {
-					t.Errorf("gave up after %v", took)
+					t.Errorf("returned after %v", took)
 				}
 			})
 		})
 	}
 }
 
-func TestAwaitDoesNotAskForWhatTheOperationAskedFor(t *testing.T) {
+func TestAwaitLeavesOutHeadersOfTheOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, done))
 		client := throughStet(t, s)

@@ -119,7 +119,7 @@ func TestAwaitAsksAsOftenAsRetryAfterSays(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		if heard != 3 {
-			t.Errorf("progress was told %d times, want 3", heard)
+			t.Errorf("Progress was called %d times, want 3", heard)
 		}
 		wants := []time.Duration{time.Second, 7 * time.Second, 2 * time.Second, 11 * time.Second, 4 * time.Second, 8 * time.Second}
 		for i, want := range wants {
@@ -133,7 +133,7 @@ func TestAwaitAsksAsOftenAsRetryAfterSays(t *testing.T) {
 	})
 }
 
-func TestAwaitGivesDefiniteOutcomes(t *testing.T) {
+func TestAwaitOutcomes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request)
 		status int // 0: an error
@@ -194,7 +194,7 @@ func TestAwaitEndsWithItsContextAndCanBeCalledAgain(t *testing.T) {
 	})
 }
 
-func TestAwaitDoesNotTakeItsRequestsForOperations(t *testing.T) {
+func TestAwaitSendsNoKeyAndNoIntent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, done))
 		client := throughStet(t, s)
@@ -205,7 +205,7 @@ func TestAwaitDoesNotTakeItsRequestsForOperations(t *testing.T) {
 	})
 }
 
-func TestAwaitRefusesWhatItCannotAwait(t *testing.T) {
+func TestAwaitRefusesBadArguments(t *testing.T) {
 	client := &http.Client{Transport: &asking{h: http.HandlerFunc(says(202, `{"nothing":"here"}`))}}
 	_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
 	wantError(t, err, stetclient.ReasonFinal, stet.MayHaveExecuted)

@@ -17,9 +17,6 @@ import (
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
-// What a client may say about the effect of a request is held to here: "not
-// executed" needs a reason that is certain.
-
 // breakingOff answers with the beginning of a body.
 func breakingOff(code int, body string, header ...string) func(*http.Request) (*http.Response, error) {
 	return func(req *http.Request) (*http.Response, error) {
@@ -34,7 +31,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-func TestProblemThatCannotBeReadIsNoWordForNotExecuted(t *testing.T) {
+func TestProblemThatCannotBeReadMayHaveExecuted(t *testing.T) {
 	document := []string{"Content-Type", "application/problem+json", "Retry-After", "0"}
 	for name, tc := range map[string]struct {
 		answer answerer
@@ -102,7 +99,7 @@ func TestFailedDialAfterALostAttemptMayHaveExecuted(t *testing.T) {
 		want stet.Execution
 	}{
 		"a base that retries by itself":          {&stubborn{base, closed}, srv.URL, stet.MayHaveExecuted},
-		"a base that says nothing of its dials":  {mute{}, srv.URL, stet.MayHaveExecuted},
+		"a base that reports no connections":     {mute{}, srv.URL, stet.MayHaveExecuted},
 		"net/http, and no server at the address": {base, "http://" + closed, stet.NotExecuted},
 	} {
 		for _, body := range []string{"", "x"} {
@@ -125,7 +122,7 @@ func TestFailedDialAfterALostAttemptMayHaveExecuted(t *testing.T) {
 	}
 }
 
-// mute is a RoundTripper that tells nothing but its last error.
+// mute is a RoundTripper that reports no connections.
 type mute struct{}
 
 func (mute) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDial }
@@ -173,7 +170,7 @@ func TestReplayedCancellationIsAnOutcome(t *testing.T) {
 	}
 }
 
-func TestReplaySpeaksForAnAttemptThatWasLost(t *testing.T) {
+func TestReplayCountsForALostAttempt(t *testing.T) {
 	cancelled := answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true")
 	tr, _ := newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
 	res, _, err := post(t.Context(), t, tr, "x")

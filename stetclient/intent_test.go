@@ -68,7 +68,7 @@ func TestIntentHasOneKeyAndOneOutcome(t *testing.T) {
 	ctx := stetclient.WithIntent(t.Context(), "order 1")
 	_, _, err := post(ctx, t, tr, "x")
 	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
-		t.Error("the error does not say that the intent is pending")
+		t.Error("the error is not pending")
 	}
 	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
 		t.Errorf("Forget: got %v, want ErrUnsettled", err)
@@ -140,7 +140,7 @@ func TestRefusedIntentIsNotKept(t *testing.T) {
 	s.wantAttempts(2)
 }
 
-func TestResumeSettlesWhatWasLeft(t *testing.T) {
+func TestResumeSettlesPendingIntents(t *testing.T) {
 	j := open(t, journal.Options{})
 	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}}, fails(errReset))
 	for i := range 75 { // more than a page
@@ -220,7 +220,7 @@ func TestStoredRefusalSettlesItsIntent(t *testing.T) {
 	s.wantAttempts(4)
 }
 
-func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
+func TestRefusalDoesNotSettleALostAttempt(t *testing.T) {
 	j := open(t, journal.Options{})
 	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), status(401), status(201))
 	_, _, err := post(t.Context(), t, tr, "x")
@@ -236,7 +236,7 @@ func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
 	}
 }
 
-// late is a journal whose list of pending intents is out of date.
+// late is a journal whose list of pending intents is old.
 type late struct {
 	stetclient.Journal
 	was []stetclient.Intent
@@ -244,7 +244,7 @@ type late struct {
 
 func (l *late) Pending(context.Context, string, int) ([]stetclient.Intent, error) { return l.was, nil }
 
-func TestResumeDoesNotSendWhatWasSettledMeanwhile(t *testing.T) {
+func TestResumeDoesNotSendASettledIntent(t *testing.T) {
 	j := open(t, journal.Options{})
 	in := stetclient.Intent{Name: "order 1", Key: "old", Method: "POST", URL: "http://service.test/payments", Created: time.Now()}
 	if _, _, err := j.Add(t.Context(), in); err != nil {
@@ -283,7 +283,7 @@ func TestResumeEndsWithItsContext(t *testing.T) {
 	}
 	s.wantAttempts(4)
 	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Pending != 1 {
-		t.Errorf("Once: got %+v, %v", got, err)
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -320,7 +320,7 @@ func TestCallsOfOneIntentTakeTurns(t *testing.T) {
 	s.wantAttempts(1)
 }
 
-func TestNothingIsSentWithoutTheJournal(t *testing.T) {
+func TestNothingIsSentIfTheJournalFails(t *testing.T) {
 	j := open(t, journal.Options{MaxPending: 1})
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
 	_, _, err := post(t.Context(), t, tr, "x")
@@ -339,7 +339,7 @@ func TestNothingIsSentWithoutTheJournal(t *testing.T) {
 	wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted)
 }
 
-func TestOutcomeStandsThoughTheJournalFails(t *testing.T) {
+func TestOutcomeIsReturnedIfTheJournalFails(t *testing.T) {
 	j := open(t, journal.Options{})
 	var events []stetclient.Event
 	tr, _ := newClient(t, stetclient.Options{Journal: j, Observe: func(_ context.Context, e stetclient.Event) { events = append(events, e) }}, func(req *http.Request) (*http.Response, error) {
@@ -351,11 +351,11 @@ func TestOutcomeStandsThoughTheJournalFails(t *testing.T) {
 		t.Fatalf("got %q, %v", body, err)
 	}
 	if info, _ := stetclient.InfoOf(res); !info.Pending || len(events) != 2 || events[1].Err == nil {
-		t.Errorf("nobody is told: %+v, %+v", info, events)
+		t.Errorf("the failed write is not reported: %+v, %+v", info, events)
 	}
 }
 
-func TestAnswerTooLargeToKeepIsNotAskedForAgain(t *testing.T) {
+func TestIntentWithALargeResponseIsNotSentAgain(t *testing.T) {
 	j := open(t, journal.Options{})
 	tr, s := newClient(t, stetclient.Options{Journal: j, MaxResponse: 4}, answer(201, "0123456789"))
 	ctx := stetclient.WithIntent(t.Context(), "order 1")

@@ -15,8 +15,7 @@ import (
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
-// between is a journal with which something happens after Resume has read a page
-// of it.
+// between is a journal that calls a function after Resume has read a page.
 type between struct {
 	stetclient.Journal
 	then func()
@@ -31,7 +30,7 @@ func (b *between) Pending(ctx context.Context, after string, n int) ([]stetclien
 	return all, err
 }
 
-func TestResumeKnowsWhatACallLearntMeanwhile(t *testing.T) {
+func TestResumeUsesTheResultOfAConcurrentCall(t *testing.T) {
 	j := &between{Journal: open(t, journal.Options{})}
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick},
 		fails(errDial), fails(errDial), // a call: not executed
@@ -48,7 +47,7 @@ func TestResumeKnowsWhatACallLearntMeanwhile(t *testing.T) {
 	var last error
 	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
 	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
-		t.Errorf("an intent that may have executed was given up: %+v, %v", got, err)
+		t.Errorf("an intent that may have executed was removed: %+v, %v", got, err)
 	}
 	wantError(t, last, stetclient.ReasonRefused, stet.MayHaveExecuted)
 	if _, _, err := post(ctx, t, tr, "x"); err != nil {
@@ -87,7 +86,7 @@ func (f *failing) Forget(ctx context.Context, name string) error {
 	return f.Journal.Forget(ctx, name)
 }
 
-func TestFailedJournalDoesNotClaimThatNothingWasExecuted(t *testing.T) {
+func TestFailedJournalMayHaveExecuted(t *testing.T) {
 	j := &failing{Journal: open(t, journal.Options{})}
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
 	named, keyed := stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")
@@ -118,7 +117,7 @@ func TestFailedJournalDoesNotClaimThatNothingWasExecuted(t *testing.T) {
 	s.wantAttempts(4)
 }
 
-func TestFailedJournalSaysNothingOfWhatResumeRead(t *testing.T) {
+func TestFailedJournalInResumeMayHaveExecuted(t *testing.T) {
 	j := open(t, journal.Options{})
 	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/payments", Created: time.Now(), Execution: stet.NotExecuted}
 	tr, _ := newClient(t, stetclient.Options{Journal: &late{j, []stetclient.Intent{in}}}, status(201))
@@ -131,14 +130,13 @@ func TestFailedJournalSaysNothingOfWhatResumeRead(t *testing.T) {
 	wantError(t, last, stetclient.ReasonJournal, stet.MayHaveExecuted)
 }
 
-// TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot: whoever is told so, and
-// has neither name nor key for it, calls again, which is another operation.
-func TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot(t *testing.T) {
+// TestIntentIsRemovedAfterNotExecuted: the caller calls again, under another key.
+func TestIntentIsRemovedAfterNotExecuted(t *testing.T) {
 	j := &failing{Journal: open(t, journal.Options{})}
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), status(201))
 	_, _, err := post(t.Context(), t, tr, "x")
 	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); e.Pending {
-		t.Error("it is said to be pending")
+		t.Error("it is reported as pending")
 	}
 	if _, _, err := post(t.Context(), t, tr, "x"); err != nil {
 		t.Fatal(err)
@@ -148,19 +146,19 @@ func TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot(t *testing.T) {
 	}
 	s.wantAttempts(3)
 
-	// What cannot be forgotten is not said to be not executed.
+	// If the intent cannot be removed, it may have executed.
 	j.stays = true
 	tr, _ = newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
 	_, _, err = post(t.Context(), t, tr, "x")
 	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
-		t.Error("it is not said to be pending")
+		t.Error("it is not reported as pending")
 	}
-	// What has a name, or a key, can be asked for again, and stays.
+	// An intent with a name or a key of the caller stays.
 	j.stays = false
 	for i, ctx := range []context.Context{stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")} {
 		_, _, err := post(ctx, t, tr, "x")
 		if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
-			t.Error("it is not said to be pending")
+			t.Error("it is not reported as pending")
 		}
 		if n := len(pending(t, j)); n != 2+i {
 			t.Errorf("%d intents are pending, want %d", n, 2+i)
@@ -180,7 +178,7 @@ func TestRefusedResumeKeepsTheIntent(t *testing.T) {
 			t.Errorf("refused with %d: %+v, %v", want, got, err)
 		}
 		if e := wantError(t, last, stetclient.ReasonRefused, stet.NotExecuted); !e.Pending || e.Response == nil || e.Response.StatusCode != want {
-			t.Errorf("progress is told %+v", e)
+			t.Errorf("Progress receives %+v", e)
 		}
 	}
 	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
@@ -209,7 +207,7 @@ func TestIntentIsNeverIgnored(t *testing.T) {
 	s.wantAttempts(0)
 }
 
-func TestObserversAreNotToldTheKey(t *testing.T) {
+func TestObserversDoNotReceiveTheKey(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	see := func(name string) {
@@ -229,7 +227,7 @@ func TestObserversAreNotToldTheKey(t *testing.T) {
 	}
 	slices.Sort(seen)
 	if want := []string{"", "", "", "", "order 1", "order 1", "order 1", "order 1"}; !slices.Equal(seen, want) {
-		t.Errorf("they are told %q, want %q", seen, want)
+		t.Errorf("they receive %q, want %q", seen, want)
 	}
 }
 

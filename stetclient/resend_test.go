@@ -102,10 +102,10 @@ func TestOneAttemptIsOneRequest(t *testing.T) {
 	}
 }
 
-// TestRefusedConnectionAfterASentRequestProvesNothing: a request that went out on
+// TestRefusedConnectionAfterASentRequestMayHaveExecuted: a request that went out on
 // a connection which then broke may have executed, whatever becomes of the next
 // connection.
-func TestRefusedConnectionAfterASentRequestProvesNothing(t *testing.T) {
+func TestRefusedConnectionAfterASentRequestMayHaveExecuted(t *testing.T) {
 	for _, body := range []string{"", "x"} {
 		t.Run(fmt.Sprintf("body %q", body), func(t *testing.T) {
 			url, requests := resending(t)

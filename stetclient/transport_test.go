@@ -39,7 +39,7 @@ func TestEachOperationGetsAFreshQuotedUUID(t *testing.T) {
 	}
 }
 
-func TestTheCallersKeyIsTaken(t *testing.T) {
+func TestKeyOfTheCaller(t *testing.T) {
 	const derived = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 	for _, c := range []struct {
 		name    string
@@ -190,7 +190,7 @@ func (c *closer) Close() error {
 	return nil
 }
 
-func TestResponseThatBreaksOffIsAskedForAgain(t *testing.T) {
+func TestResponseThatBreaksOffIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := func(req *http.Request) (*http.Response, error) {
 			res, err := answer(201, "charge 1")(req)
@@ -218,7 +218,7 @@ func TestResponseThatBreaksOffIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestLargeResponsesReachTheCallerWhole(t *testing.T) {
+func TestLargeResponsesAreReturnedWhole(t *testing.T) {
 	for _, n := range []int{0, 1, 1023, 1024, 1025, 4096, 4097, 100_000} {
 		for _, known := range []bool{true, false} {
 			want := strings.Repeat("0123456789", n/10+1)[:n]
@@ -236,7 +236,7 @@ func TestLargeResponsesReachTheCallerWhole(t *testing.T) {
 	}
 }
 
-func TestEventStreamsAreNotHeldBack(t *testing.T) {
+func TestEventStreamsAreNotBuffered(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
 	stream := func(req *http.Request) (*http.Response, error) {
@@ -259,8 +259,8 @@ func TestEventStreamsAreNotHeldBack(t *testing.T) {
 	}
 }
 
-// TestAttemptTimeoutEndsWithTheHeaderOfAStream: what the caller reads has no limit
-// but its own, and the attempt's context ends when the caller is done.
+// TestAttemptTimeoutEndsWithTheHeaderOfAStream: the caller reads the body without a limit, and
+// Close ends the context of the attempt.
 func TestAttemptTimeoutEndsWithTheHeaderOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempt context.Context
@@ -330,35 +330,35 @@ func TestRoundTripperMayBreakItsContract(t *testing.T) {
 	})
 }
 
-func TestBreakerIsAskedAndTold(t *testing.T) {
+func TestBreakerSeesEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := errors.New("open")
-		var told []error
+		var received []error
 		allowed := 2
 		o := stetclient.Options{Breaker: func(*http.Request) (func(error), error) {
 			if allowed--; allowed < 0 {
 				return nil, open
 			}
-			return func(err error) { told = append(told, err) }, nil
+			return func(err error) { received = append(received, err) }, nil
 		}}
 		tr, s := newClient(t, o, status(500), status(429), status(201))
 		_, _, err := post(t.Context(), t, tr, "x")
 		wantError(t, err, stetclient.ReasonBreaker, stet.MayHaveExecuted)
 		if !errors.Is(err, open) {
-			t.Errorf("%v has lost the breaker's error", err)
+			t.Errorf("%v does not wrap the breaker's error", err)
 		}
 		s.wantAttempts(2)
-		if len(told) != 2 || told[0] == nil || told[1] == nil {
-			t.Errorf("the breaker was told %v", told)
+		if len(received) != 2 || received[0] == nil || received[1] == nil {
+			t.Errorf("the breaker received %v", received)
 		}
 		allowed = 1
-		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(told) != 3 || told[2] != nil {
-			t.Errorf("%v; the breaker was told %v", err, told)
+		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(received) != 3 || received[2] != nil {
+			t.Errorf("%v; the breaker received %v", err, received)
 		}
 	})
 }
 
-func TestErrorsNameNoKey(t *testing.T) {
+func TestErrorsAndEventsHaveNoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []stetclient.Event
 		tr, _ := newClient(t, stetclient.Options{Observe: func(_ context.Context, e stetclient.Event) { events = append(events, e) }}, fails(errReset), status(500))

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestRefusedOpenLeavesTheJournalToTheFirst(t *testing.T) {
+func TestJournalCanBeOpenOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
 	j := open(t, path, journal.Options{})
@@ -93,7 +93,7 @@ func TestRefusedOpenLeavesTheJournalToTheFirst(t *testing.T) {
 	open(t, path, journal.Options{})
 }
 
-func TestJournalKeepsHeadersThatAreNoText(t *testing.T) {
+func TestJournalStoresHeadersThatAreNoText(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	for name, header := range map[string]http.Header{
 		"text":    {"X-Name": {"José", "=", ""}},
