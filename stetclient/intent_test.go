@@ -62,82 +62,30 @@ func TestIntentIsDurableBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestIntentHasOneKeyAndOneOutcome(t *testing.T) {
+func TestIntentWithAnOutcome(t *testing.T) {
 	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), answer(402, "declined", "X-Trace", "1", "Set-Cookie", "secret"))
+	tr, s := newClient(t, stetclient.Options{Journal: j}, answer(402, "declined", "X-Trace", "1", "Set-Cookie", "secret"))
 	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	_, _, err := post(ctx, t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
-		t.Error("the error is not pending")
-	}
-	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
-		t.Errorf("Forget: got %v, want ErrUnsettled", err)
-	}
-	for range 3 { // the second and third are of the journal
+	for range 2 { // the second response is the journal's
 		res, body, err := post(ctx, t, tr, "x")
 		if err != nil || res.StatusCode != 402 || body != "declined" || res.Header.Get("X-Trace") != "1" {
 			t.Fatalf("got %v %q, %v", res, body, err)
 		}
 	}
-	s.wantAttempts(3)
+	s.wantAttempts(1)
 	if all, err := j.List(ctx, "", 10); err != nil || len(all) != 1 || all[0].Answer == nil || all[0].Answer.Header.Get("Set-Cookie") != "" {
 		t.Errorf("the journal has %+v, %v", all, err)
 	}
-	for _, sent := range s.sent {
-		if sent.header.Get("Idempotency-Key") != s.sent[0].header.Get("Idempotency-Key") {
-			t.Error("the key was changed without a definite outcome")
+	for name, mismatch := range map[string]func() error{
+		"another body": func() error { _, _, err := post(ctx, t, tr, "y"); return err },
+		"another key":  func() error { _, _, err := post(stetclient.WithKey(ctx, "mine"), t, tr, "x"); return err },
+	} {
+		err := mismatch()
+		if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
+			t.Errorf("%s: %v, want KindMismatch", name, err)
 		}
 	}
-	_, _, err = post(ctx, t, tr, "y")
-	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
-		t.Errorf("another request under the name: %v", err)
-	}
-	_, _, err = post(stetclient.WithKey(ctx, "mine"), t, tr, "x")
-	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
-		t.Errorf("another key under the name: %v", err)
-	}
-	if err := j.Forget(ctx, "order 1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := post(ctx, t, tr, "y"); err != nil { // a new intent now
-		t.Fatal(err)
-	}
-	s.wantAttempts(4)
-	if s.sent[3].header.Get("Idempotency-Key") == s.sent[0].header.Get("Idempotency-Key") {
-		t.Error("after a definite outcome and Forget the key is the old one")
-	}
-}
-
-func TestUnsentIntentCanBeWithdrawn(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), fails(errReset))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	_, _, err := post(ctx, t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
-		t.Error("the intent is not pending")
-	}
-	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
-		t.Errorf("the journal has %+v", all)
-	}
-	// When it is sent again, that is no longer so.
-	_, _, err = post(ctx, t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
-		t.Errorf("Forget: got %v, want ErrUnsettled", err)
-	}
-	s.wantAttempts(4)
-}
-
-func TestRefusedIntentIsNotKept(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j}, status(401), status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for _, want := range []int{401, 201} { // credentials are fixed, and the name is free
-		if res, _, err := post(ctx, t, tr, "x"); err != nil || res.StatusCode != want {
-			t.Fatalf("got %v, %v, want %d", res, err, want)
-		}
-	}
-	s.wantAttempts(2)
+	s.wantAttempts(1)
 }
 
 func TestResumeSettlesPendingIntents(t *testing.T) {
@@ -194,45 +142,6 @@ func TestResumeSettlesPendingIntents(t *testing.T) {
 		if sent.header.Get("Idempotency-Key") != keys[sent.body] || sent.header.Get("Authorization") != "fresh" || sent.header.Get("X-Kept") != "yes" {
 			t.Errorf("%s was resumed with %v", sent.body, sent.header)
 		}
-	}
-}
-
-func TestStoredRefusalSettlesItsIntent(t *testing.T) {
-	stored := status(409, "Idempotency-Expires", "Sat, 01 Jan 2000 12:00:00 GMT", "Idempotency-Execution", "not executed")
-	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, stored, fails(errReset), fails(errReset), stored, status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for range 2 { // the second response is the journal's
-		res, _, err := post(ctx, t, tr, "x")
-		if err != nil || res.StatusCode != 409 {
-			t.Fatalf("got %v, %v, want 409", res, err)
-		}
-		if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
-			t.Errorf("info %+v, want not executed, not pending", info)
-		}
-	}
-	s.wantAttempts(1)
-	_, _, err := post(t.Context(), t, tr, "y")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 || got.Pending != 0 {
-		t.Errorf("Resume: %+v, %v, want one settled intent", got, err)
-	}
-	s.wantAttempts(4)
-}
-
-func TestRefusalDoesNotSettleALostAttempt(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), status(401), status(201))
-	_, _, err := post(t.Context(), t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	var last error
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
-	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
-		t.Errorf("without credentials: %+v, %v", got, err)
-	}
-	wantError(t, last, stetclient.ReasonRefused, stet.MayHaveExecuted)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("with credentials: %+v, %v", got, err)
 	}
 }
 

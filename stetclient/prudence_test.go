@@ -130,62 +130,12 @@ func TestFailedJournalInResumeMayHaveExecuted(t *testing.T) {
 	wantError(t, last, stetclient.ReasonJournal, stet.MayHaveExecuted)
 }
 
-// TestIntentIsRemovedAfterNotExecuted: the caller calls again, under another key.
-func TestIntentIsRemovedAfterNotExecuted(t *testing.T) {
-	j := &failing{Journal: open(t, journal.Options{})}
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), status(201))
+func TestIntentThatCannotBeRemovedMayHaveExecuted(t *testing.T) {
+	j := &failing{Journal: open(t, journal.Options{}), stays: true}
+	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
 	_, _, err := post(t.Context(), t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); e.Pending {
-		t.Error("it is reported as pending")
-	}
-	if _, _, err := post(t.Context(), t, tr, "x"); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got != (stetclient.Resumed{}) {
-		t.Errorf("Resume: %+v, %v", got, err)
-	}
-	s.wantAttempts(3)
-
-	// If the intent cannot be removed, it may have executed.
-	j.stays = true
-	tr, _ = newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
-	_, _, err = post(t.Context(), t, tr, "x")
 	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
 		t.Error("it is not reported as pending")
-	}
-	// An intent with a name or a key of the caller stays.
-	j.stays = false
-	for i, ctx := range []context.Context{stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")} {
-		_, _, err := post(ctx, t, tr, "x")
-		if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
-			t.Error("it is not reported as pending")
-		}
-		if n := len(pending(t, j)); n != 2+i {
-			t.Errorf("%d intents are pending, want %d", n, 2+i)
-		}
-	}
-}
-
-func TestRefusedResumeKeepsTheIntent(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), status(401), status(403), status(201))
-	_, _, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted)
-	for _, want := range []int{401, 403} {
-		var last error
-		got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
-		if err != nil || got.Pending != 1 || got.Settled != 0 {
-			t.Errorf("refused with %d: %+v, %v", want, got, err)
-		}
-		if e := wantError(t, last, stetclient.ReasonRefused, stet.NotExecuted); !e.Pending || e.Response == nil || e.Response.StatusCode != want {
-			t.Errorf("Progress receives %+v", e)
-		}
-	}
-	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
-		t.Errorf("the journal has %+v", all)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("with credentials: %+v, %v", got, err)
 	}
 }
 
