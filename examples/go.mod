@@ -40,8 +40,6 @@ require (
 	gorm.io/gorm v1.31.2
 )
 
-require github.com/cenkalti/backoff/v5 v5.0.3 // indirect
-
 require (
 	github.com/andybalholm/brotli v1.2.0 // indirect
 	github.com/bytedance/gopkg v0.1.3 // indirect
@@ -110,7 +108,7 @@ require (
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
-	modernc.org/sqlite v1.60.1 // indirect
+	modernc.org/sqlite v1.60.1
 )
 
 replace github.com/stet-go/stet/contrib/stetgrpc => ../contrib/stetgrpc

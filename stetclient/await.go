@@ -22,64 +22,58 @@ const (
 	// DefaultUnreachable is AwaitOptions.Unreachable when that is 0.
 	DefaultUnreachable = 2 * time.Minute
 
-	maxEvery    = 30 * time.Second // the longest pause that the service has not asked for
+	maxEvery    = 30 * time.Second // the longest pause without Retry-After
 	longestWait = 20               // seconds, of Prefer: wait
-	maxFollowed = 10               // times that 303 points elsewhere
 
 	longest = 30 * 24 * time.Hour // of AwaitOptions' times
 )
 
-// AwaitOptions say how Await asks. The zero value is usable.
+// AwaitOptions configure Await. The zero value is usable.
 type AwaitOptions struct {
-	// Prepare, if set, is called with each request to the origin of the first one before
-	// it is sent, to add credentials. Without Prepare, requests have the header of the
-	// first one. A request to another origin, which a Location may name, has no such
-	// header, and Prepare is not called for it.
+	// Prepare, if set, is called with each request before it is sent, to add credentials.
+	// Without Prepare, requests have the header of the first one. A request to another
+	// origin than the first one has no such header, and Prepare is not called for it.
 	Prepare func(*http.Request) error
-	// Every is the shortest time between two requests, whatever Retry-After says.
-	// Without a Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most
-	// 30 days, as Unreachable.
+	// Every is the shortest time between two requests. It has precedence over Retry-After.
+	// Without Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most 30
+	// days.
 	Every time.Duration
-	// Unreachable is how long the status resource may fail, or not answer, before Await
-	// gives up. It can take longer: by one Retry-After, and by 20 s for the last
-	// request. Default DefaultUnreachable.
+	// Unreachable is how long the status resource may fail, or not respond, before Await
+	// returns an error; the last request can take 20 s more. Default DefaultUnreachable;
+	// at most 30 days.
 	Unreachable time.Duration
-	// MaxResult bounds what is read of an answer, in bytes. Default
-	// DefaultMaxResponse.
+	// MaxResult limits the size of a response, in bytes. Default DefaultMaxResponse.
 	MaxResult int
-	// Progress, if set, is called with each status document of an operation that has not
-	// ended.
+	// Progress, if set, is called with each status document of an operation that is still
+	// in progress.
 	Progress func(status []byte)
 }
 
 // Awaited is the outcome of an operation.
 type Awaited struct {
-	// Status is that of the response that the outcome is.
+	// Status is the status of the outcome.
 	Status int
-	// Type is the media type of Body, "" if it was not said.
+	// Type is the media type of Body; "" if the service did not name it.
 	Type string
 	Body []byte
 	// Problem is the problem document of a failure, or nil.
 	Problem *Problem
-	// Execution says whether the operation was executed, as far as the response that
-	// Await was given, or the problem document of the outcome, says it.
+	// Execution says whether the operation was executed.
 	Execution stet.Execution
 }
 
-// Await waits for the outcome of an operation that a service has accepted: res is the
-// 202 (RFC 9110, section 15.3.3), whose Location, or the "status_url" of whose JSON
-// body, names the status resource. It reads server-sent events where the service offers
-// them; otherwise it polls, as often as Retry-After says. A res with another status is
-// the outcome itself. Await reads and closes its body.
+// Await waits for the outcome of an operation that a service has accepted. res is the 202
+// (RFC 9110, section 15.3.3). Its Location, or "status_url" of its JSON body, names the
+// status resource. Await polls that as often as Retry-After says, with Prefer: wait=20. If
+// res has another status, it is the outcome. Await reads and closes its body.
 //
-// The status resource is one of stet's (see docs/problems.md), or says 202 for as
-// long as the operation continues, and then the outcome, or 303 with its Location.
+// The status resource is one of stet (see docs/problems.md), or it responds with 202 while
+// the operation is in progress, and then with the outcome. Redirects are not followed.
 //
-// Await ends with ctx: give it a deadline. The error is then an *Error, for
-// stet.ExecutionOf "may have executed", and Await can be called again with the same
-// response. If the service says that there is no such operation, or that the caller may
-// not see it, the error has ReasonFinal and "may have executed"; if the outcome is no
-// longer kept, it has stet.Executed. client sends the requests; nil is
+// Await ends with ctx: give it a deadline. The error is then an *Error with "may have
+// executed", and Await can be called again with the same response. If the service does not
+// know the operation, or refuses access, the error has ReasonFinal and "may have executed".
+// If the outcome was discarded, it has stet.Executed. client sends the requests; nil is
 // http.DefaultClient.
 func Await(ctx context.Context, client *http.Client, res *http.Response, o AwaitOptions) (*Awaited, error) {
 	if res == nil || res.Request == nil || res.Request.URL == nil {
@@ -95,7 +89,7 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	}
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	// The requests are no operations, whatever the context was used for before.
+	// The requests are no operations, also if ctx has a key or an intent.
 	ctx = context.WithValue(context.WithValue(ctx, keyOf{}, nil), intentName{}, nil)
 	a := &awaiting{ctx: ctx, client: &own, o: o, first: res.Request, service: Service{Header: DefaultHeader, ReplayedHeader: DefaultReplayedHeader}, failing: time.Now()}
 	c := callOf(res)
@@ -110,7 +104,7 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	if res.StatusCode != http.StatusAccepted {
 		got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body}
 		var v Resolution
-		if v, _, got.Problem = a.service.judge(res, body); c == nil {
+		if v, _, got.Problem = a.service.classify(res, body); c == nil {
 			a.info.Execution = v.Execution
 		}
 		got.Execution = a.info.Execution // of all attempts
@@ -135,18 +129,14 @@ func statusURL(res *http.Response, body []byte) (*url.URL, error) {
 		}
 	}
 	if at == "" {
-		return nil, errors.New("the service has accepted the operation and named no status resource: its 202 has no Location")
+		return nil, errors.New("the 202 names no status resource: it has no Location")
 	}
-	return resolve(res.Request.URL, at)
-}
-
-// resolve returns the URL of a Location.
-func resolve(base *url.URL, at string) (*url.URL, error) {
+	base := res.Request.URL
 	u, err := base.Parse(at)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("the Location: %w", err)
-	case u.Scheme != "https" && u.Scheme != "http" || base.Scheme == "https" && u.Scheme != "https":
+	case u.Scheme != "https" && (u.Scheme != "http" || base.Scheme == "https"):
 		return nil, fmt.Errorf("the Location has the scheme %q", u.Scheme)
 	}
 	return u, nil
@@ -162,109 +152,76 @@ type awaiting struct {
 	service Service
 	info    Info
 	last    *http.Response // without its body
-	failing time.Time      // since when nothing was learnt
-	fault   error          // what went wrong last
-	event   string         // ID of the last one
-	pauses  int            // that the service has not asked for
-	found   bool           // 303 has said where the outcome is
+	failing time.Time      // since when no status was read
+	fault   error          // the last error
+	pauses  int            // without Retry-After
 }
 
-// wait asks until there is an outcome.
+// wait polls the status resource until there is an outcome.
 func (a *awaiting) wait(at *url.URL, after time.Duration) (*Awaited, error) {
-	for followed := 0; ; {
+	for {
 		if err := a.pause(after); err != nil {
 			return nil, a.gaveUp(ReasonContext, err)
 		}
-		got, next, err := a.ask(at)
-		switch {
-		case err != nil:
-			return nil, err
-		case got != nil:
-			return got, nil
-		case next.at != nil:
-			if followed++; followed > maxFollowed {
-				return nil, a.gaveUp(ReasonFinal, errRedirects)
-			}
-			at = next.at
+		var got *Awaited
+		var err error
+		if got, after, err = a.ask(at); got != nil || err != nil {
+			return got, err
 		}
 		if context.Cause(a.ctx) == nil && time.Since(a.failing) > a.o.Unreachable {
 			return nil, a.gaveUp(ReasonTime, a.fault)
 		}
-		if after = next.after; a.fault != nil {
-			after = min(after, a.o.Unreachable) // it may fail for no longer than that
+		if a.fault != nil {
+			after = min(after, a.o.Unreachable)
 		}
 	}
 }
 
-// next is what to do when there is no outcome yet.
-type next struct {
-	after time.Duration // asked for by the service
-	at    *url.URL      // where the outcome is; nil for where the status is
-}
-
-// ask asks once, or listens for as long as the service sends events.
-func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
-	// One that does not answer fails, too.
-	ctx, cancel := context.WithCancelCause(a.ctx)
-	defer cancel(nil)
-	patience := a.o.Unreachable + longestWait*time.Second
-	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
-	defer silent.Stop()
+// ask sends one request. Without an outcome it returns the wait that the service asks for.
+func (a *awaiting) ask(at *url.URL) (got *Awaited, after time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(a.ctx, a.o.Unreachable+longestWait*time.Second, errSilent)
+	defer cancel()
 	req, err := a.request(ctx, at)
 	if err != nil {
-		return nil, next{}, a.gaveUp(ReasonRequest, err)
+		return nil, 0, a.gaveUp(ReasonRequest, err)
 	}
-	res, err := a.client.Do(req) //nolint:bodyclose // listen and read close it
+	res, err := a.client.Do(req) //nolint:bodyclose // read closes it
 	if err != nil {
 		a.fault = err
-		return nil, next{}, nil // the status can be asked for again
+		return nil, 0, nil // the status can be read again
 	}
 	a.last = &http.Response{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, Request: res.Request}
-	after := next{after: retryAfter(res.Header, time.Now())}
-	if res.StatusCode == http.StatusOK && mediaType(res.Header) == "text/event-stream" {
-		got, err := a.listen(res, func() { silent.Reset(patience) })
-		return got, after, err
-	}
+	after = retryAfter(res.Header, time.Now())
 	body, err := a.read(res)
 	if err != nil {
 		a.fault = err
 		return nil, after, nil
 	}
 	switch code := res.StatusCode; {
-	case code == http.StatusSeeOther:
-		after.at, err = resolve(at, res.Header.Get("Location"))
-		if err != nil {
-			return nil, after, a.gaveUp(ReasonFinal, err)
-		}
-		a.failing, a.fault, a.pauses, a.found = time.Now(), nil, 0, true
-		return nil, after, nil
-	case code == http.StatusAccepted, code == http.StatusOK && a.unsettled(body):
-		a.heard(body)
-		return nil, after, nil
-	case code == http.StatusNoContent && a.event != "": // no more events, and no outcome among them
-		a.fault, a.event = errors.New("the events have ended without an outcome"), ""
+	case code == http.StatusAccepted, code == http.StatusOK && unsettled(body):
+		a.continues(body)
 		return nil, after, nil
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500 && !a.replayed(res):
-		a.fault = fmt.Errorf("the status resource answers with %s", res.Status)
+		a.fault = fmt.Errorf("the status resource responds with %s", res.Status)
 		return nil, after, nil
 	}
-	got, err := a.response(res, body)
-	return got, after, err
+	got, err = a.response(res, body)
+	return got, 0, err
 }
 
-var errSilent = errors.New("the status resource does not answer")
+var errSilent = errors.New("the status resource does not respond")
 
 // replayed reports whether a response is marked as a replay of the outcome.
 func (a *awaiting) replayed(res *http.Response) bool {
 	return res.Header.Get(a.service.ReplayedHeader) == "true"
 }
 
-// notAsked are headers of the operation's request that do not belong into one that
-// asks for its status. Go asks for content codings itself, and undoes them.
+// notAsked are headers of the operation's request that are not sent to the status resource.
+// net/http handles content codings itself.
 var notAsked = []string{"Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Trailer", "Expect", "Accept-Encoding",
 	"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
-// request makes the next one.
+// request returns the next request.
 func (a *awaiting) request(ctx context.Context, at *url.URL) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -281,11 +238,8 @@ func (a *awaiting) request(ctx context.Context, at *url.URL) (*http.Request, err
 			req.Header.Del(name)
 		}
 	}
-	req.Header.Set("Accept", "text/event-stream, application/json;q=0.9, */*;q=0.1")
+	req.Header.Set("Accept", "application/json, */*;q=0.1")
 	req.Header.Set("Prefer", fmt.Sprintf("wait=%d", longestWait))
-	if a.event != "" {
-		req.Header.Set("Last-Event-Id", a.event)
-	}
 	if own && a.o.Prepare != nil {
 		err = a.o.Prepare(req)
 	}
@@ -301,18 +255,11 @@ func (a *awaiting) pause(after time.Duration) error {
 		}
 		a.pauses++
 	}
-	timer := time.NewTimer(d + rand.N(d/10+1))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-a.ctx.Done():
-		return context.Cause(a.ctx)
-	}
+	return sleep(a.ctx, d+rand.N(d/10+1))
 }
 
-// heard notes that the operation continues.
-func (a *awaiting) heard(status []byte) {
+// continues records that the operation continues.
+func (a *awaiting) continues(status []byte) {
 	a.failing, a.fault = time.Now(), nil
 	if a.o.Progress != nil && len(status) > 0 {
 		a.o.Progress(status)
@@ -333,9 +280,9 @@ func (a *awaiting) gaveUp(reason Reason, cause error) *Error {
 // read reads the body of a response, and closes it.
 func (a *awaiting) read(res *http.Response) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }() // read to its end, or broken
-	body, whole, err := readUpTo(make([]byte, 0, 512), res.Body, a.o.MaxResult)
+	body, whole, err := readUpTo(res.Body, a.o.MaxResult)
 	if err == nil && !whole {
-		err = fmt.Errorf("the answer has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
+		err = fmt.Errorf("the response has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
 	}
 	return body, err
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/stet-go/stet/stetclient"
 )
 
-// What is no 202 is the outcome, and says itself whether anything was executed.
-func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
+func TestAwaitClassifiesOtherResponsesThan202(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request)
 		want   stet.Execution
@@ -53,16 +52,13 @@ func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
 	}
 }
 
-func TestAwaitIsNotMisled(t *testing.T) {
-	machine := `{"id":"i-1","state":"running"}`
+func TestAwaitWithUnusualStatusResources(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answers []func(http.ResponseWriter, *http.Request)
 		status  int // 0: an error
 		reason  stetclient.Reason
 		most    time.Duration
 	}{
-		"an outcome that has a state": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/machines/1"), says(200, machine)}, 200, "", time.Minute},
-		"the status at another place": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/operations/2"), says(200, runs), says(200, done)}, 201, "", time.Minute},
 		"an outcome without a status": {[]func(http.ResponseWriter, *http.Request){says(200, `{"state":"completed","outcome":{}}`)}, 0, stetclient.ReasonFinal, time.Minute},
 		"a failure of its own":        {[]func(http.ResponseWriter, *http.Request){says(500, "", "Idempotent-Replayed", "false"), says(200, done)}, 201, "", time.Minute},
 		"a coding":                    {[]func(http.ResponseWriter, *http.Request){says(200, "\x1f\x8b", "Content-Encoding", "gzip")}, 0, stetclient.ReasonFinal, time.Minute},
@@ -89,7 +85,7 @@ func TestAwaitIsNotMisled(t *testing.T) {
 }
 
 // 9999 is further than a time.Duration reaches.
-func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
+func TestAwaitIsGentleWithAFarRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, runs, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT"), says(200, done))
 		client := throughStet(t, s)
@@ -102,33 +98,7 @@ func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
 	})
 }
 
-// An event that breaks off after its ID was not heard.
-func TestAwaitAsksAgainForAnEventThatBrokeOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		whole := "id: end\nevent: end\ndata: " + done + "\n\n"
-		n := 0
-		s := accepting(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Last-Event-Id") == "end" {
-				w.WriteHeader(http.StatusNoContent)
-				return
-			}
-			w.Header().Set("Content-Type", "text/event-stream")
-			if n++; n == 1 {
-				_, _ = io.WriteString(w, whole[:20])
-				return
-			}
-			_, _ = io.WriteString(w, whole)
-		})
-		client := throughStet(t, s)
-		got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
-		if err != nil || got.Status != 201 || len(s.at) != 3 {
-			t.Errorf("%+v, %v, %d requests", got, err, len(s.at))
-		}
-	})
-}
-
-// hanging is a service that accepts, and then does not answer, or does not end its
-// answer.
+// hanging is a service that accepts, and whose status resource sends no response or an endless one.
 type hanging struct{ body io.ReadCloser }
 
 func (h *hanging) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -148,7 +118,7 @@ func (h *hanging) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// endless drips for as long as its request lasts.
+// endless is a body that ends with its request.
 type endless struct{ req *http.Request }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -162,7 +132,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func (e *endless) Close() error { return nil }
 
-func TestAwaitGivesUpOnAStatusResourceThatHangs(t *testing.T) {
+func TestAwaitEndsIfTheStatusResourceHangs(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"no answer": nil, "no end": http.NoBody} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -171,14 +141,14 @@ func TestAwaitGivesUpOnAStatusResourceThatHangs(t *testing.T) {
 				_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
 				wantError(t, err, stetclient.ReasonTime, stet.MayHaveExecuted)
 				if took := time.Since(began); took > 5*time.Minute {
-					t.Errorf("gave up after %v", took)
+					t.Errorf("returned after %v", took)
 				}
 			})
 		})
 	}
 }
 
-func TestAwaitDoesNotAskForWhatTheOperationAskedFor(t *testing.T) {
+func TestAwaitLeavesOutHeadersOfTheOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, done))
 		client := throughStet(t, s)
@@ -205,34 +175,23 @@ func TestAwaitDoesNotAskForWhatTheOperationAskedFor(t *testing.T) {
 }
 
 func TestAwaitPreparesNoRequestToAnotherOrigin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := accepting(says(303, "", "Location", "https://evil.test/operations/1"), says(200, done))
-		client := throughStet(t, s)
-		_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Prepare: func(req *http.Request) error {
-			req.Header.Set("X-Api-Key", "secret")
-			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, req := range s.reqs[1:] {
-			if own, told := req.URL.Host == "service.test", req.Header.Get("X-Api-Key")+req.Header.Get("Authorization"); own != (told != "") {
-				t.Errorf("%s was told %q", req.URL.Host, told)
+	for location, want := range map[string]string{"/operations/1": "Bearer secret", "https://evil.test/operations/1": ""} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &asking{h: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					says(202, "", "Location", location)(w, r)
+					return
+				}
+				says(200, done)(w, r)
+			})}
+			client, prepared := throughStet(t, s), false
+			_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Prepare: func(*http.Request) error {
+				prepared = true
+				return nil
+			}})
+			if got := s.reqs[1].Header.Get("Authorization"); err != nil || got != want || prepared != (want != "") {
+				t.Errorf("%s: received %q, want %q; prepared: %v; %v", location, got, want, prepared, err)
 			}
-		}
-	})
-}
-
-// It would be sent as a header, which must not have it.
-func TestAwaitForgetsAnEventIDThatIsNoHeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := accepting(says(200, "id: \x01\ndata: "+runs+"\n\n", "Content-Type", "text/event-stream"), says(200, done))
-		client := throughStet(t, s)
-		if _, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if id := s.reqs[2].Header.Get("Last-Event-Id"); id != "" {
-			t.Errorf("%q was sent", id)
-		}
-	})
+		})
+	}
 }

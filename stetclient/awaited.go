@@ -1,24 +1,19 @@
 package stetclient
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
-	"unicode"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 )
 
-// statusDocument is what a status resource of stet says.
+// statusDocument is the body of a status resource of stet.
 type statusDocument struct {
-	State    string `json:"state"`
-	Attempts *int   `json:"attempts"`
-	Outcome  *struct {
+	State   string `json:"state"`
+	Outcome *struct {
 		Status        int             `json:"status"`
 		Result        json.RawMessage `json:"result"`
 		Problem       json.RawMessage `json:"problem"`
@@ -28,7 +23,7 @@ type statusDocument struct {
 	} `json:"outcome"`
 }
 
-// parseStatus returns the document, or nil if it is none.
+// parseStatus returns the document, or nil if body is none.
 func parseStatus(body []byte) *statusDocument {
 	var d statusDocument
 	if json.Unmarshal(body, &d) != nil {
@@ -42,15 +37,14 @@ func parseStatus(body []byte) *statusDocument {
 	return nil
 }
 
-// unsettled reports whether an answer is a status document of an operation that
-// has not ended. Where the outcome is to be, it must look like one of stet's: what
-// was made may have a state, too.
-func (a *awaiting) unsettled(body []byte) bool {
+// unsettled reports whether a response is the status document of an operation that is in
+// progress.
+func unsettled(body []byte) bool {
 	d := parseStatus(body)
-	return d != nil && d.Outcome == nil && (!a.found || d.Attempts != nil)
+	return d != nil && d.Outcome == nil
 }
 
-// response is the outcome that a response is, or tells of.
+// response returns the outcome in a response.
 func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 	if coding := res.Header.Get("Content-Encoding"); coding != "" {
 		return nil, a.unread(coding)
@@ -58,22 +52,20 @@ func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
 	if d := parseStatus(body); d != nil && d.Outcome != nil && res.StatusCode == http.StatusOK {
 		return a.outcome(d)
 	}
-	switch code := res.StatusCode; {
-	case a.replayed(res) || code < 300:
-	default:
+	if code := res.StatusCode; code >= 300 && !a.replayed(res) {
 		p := parseProblem(res.Header, body)
-		e := a.gaveUp(ReasonFinal, errors.New("the status resource answers with "+res.Status))
+		e := a.gaveUp(ReasonFinal, errors.New("the status resource responds with "+res.Status))
 		if e.Problem = p; code == http.StatusGone && p != nil && p.says && p.Execution == stet.Executed {
 			e.Reason, e.Execution = ReasonRecorded, stet.Executed
 		}
 		return nil, e
 	}
 	got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body, Execution: stet.Executed}
-	got.judge(res.Header)
+	got.classify(res.Header)
 	return got, nil
 }
 
-// outcome is what a status document tells of an operation that has ended.
+// outcome returns the outcome in a status document.
 func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	o := d.Outcome
 	got := &Awaited{Status: o.Status, Execution: stet.Executed}
@@ -81,7 +73,7 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	case o.ContentCoding != "":
 		return nil, a.unread(o.ContentCoding)
 	case o.Status < 200 || o.Status > 599:
-		return nil, a.gaveUp(ReasonFinal, errors.New("the status resource tells of an outcome with the status "+strconv.Itoa(o.Status)))
+		return nil, a.gaveUp(ReasonFinal, errors.New("the status resource has an outcome with the status "+strconv.Itoa(o.Status)))
 	case o.Problem != nil:
 		got.Type, got.Body = problemType, o.Problem
 	case o.Result != nil:
@@ -89,7 +81,7 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	default:
 		got.Type, got.Body = o.MediaType, o.ResultBase64
 	}
-	got.judge(http.Header{"Content-Type": {got.Type}})
+	got.classify(http.Header{"Content-Type": {got.Type}})
 	if got.Problem != nil && got.Status == http.StatusGone && got.Execution == stet.Executed {
 		e := a.gaveUp(ReasonRecorded, nil)
 		e.Execution, e.Problem = stet.Executed, got.Problem
@@ -98,62 +90,21 @@ func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
 	return got, nil
 }
 
-// unread is the error of an outcome in a coding that is not undone here.
+// unread is the error of an outcome with a content coding.
 func (a *awaiting) unread(coding string) *Error {
-	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; ask for it yourself"))
+	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; read the status resource yourself"))
 }
 
-// judge reads whether the operation was executed, from the header and the problem document of
+// classify reads whether the operation was executed, from the header and the problem document of
 // a failure. The header of a failure counts only on a replay; a status document has none.
-func (got *Awaited) judge(h http.Header) {
+func (got *Awaited) classify(h http.Header) {
 	if got.Status < 400 {
 		return
 	}
 	if got.Problem = parseProblem(h, got.Body); got.Problem != nil && got.Problem.says {
 		got.Execution = got.Problem.Execution
 	}
-	if x, said := toldBy(h, true); said {
+	if x, said := headerExecution(h, true); said {
 		got.Execution = x
 	}
-}
-
-// listen reads server-sent events (HTML Living Standard, section 9.2.6) until one
-// tells the outcome, and calls alive for each line. A stream that ends without is
-// opened again.
-func (a *awaiting) listen(res *http.Response, alive func()) (*Awaited, error) {
-	defer func() { _ = res.Body.Close() }()
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, a.o.MaxResult+1024)
-	var data strings.Builder
-	id := a.event // of the event that is being read; one that broke off is to be sent again
-	for lines.Scan() {
-		alive()
-		line := lines.Text()
-		name, value, _ := strings.Cut(line, ":")
-		switch value = strings.TrimPrefix(value, " "); {
-		case line == "":
-			event := []byte(data.String())
-			data.Reset()
-			a.event = id
-			if d := parseStatus(event); d != nil && d.Outcome != nil {
-				return a.outcome(d)
-			} else if d != nil {
-				a.heard(event)
-			}
-		case name == "data" && data.Len()+len(value) <= a.o.MaxResult:
-			data.WriteString(value)
-			data.WriteByte('\n')
-		case name == "data":
-			return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
-		case name == "id" && len(value) <= MaxName && !strings.ContainsFunc(value, unicode.IsControl): // as a header must not have them
-			id = value
-		case name == "" && line != "": // a comment: it is alive
-			a.failing = time.Now()
-		}
-	}
-	a.fault = lines.Err()
-	if errors.Is(a.fault, bufio.ErrTooLong) {
-		return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
-	}
-	return nil, nil //nolint:nilnil // no outcome yet
 }

@@ -24,7 +24,7 @@ import (
 
 var kills = flag.Int("kills", 60, "clients killed in a journaled call, and again in Resume")
 
-// What a child is told, in its environment.
+// The environment of a child.
 const (
 	childJob     = "STETCLIENT_CHILD" // call or resume
 	childJournal = "STETCLIENT_JOURNAL"
@@ -102,8 +102,8 @@ const (
 	serverHalfway = "server.halfway" // the response
 )
 
-// undertaker serves charges, and kills the client at a step of its own.
-type undertaker struct {
+// killer serves charges, and kills the client at a step of its own.
+type killer struct {
 	effects ledger
 	inner   http.Handler
 
@@ -114,7 +114,7 @@ type undertaker struct {
 }
 
 // kill kills the client if this is its step.
-func (u *undertaker) kill(at string) {
+func (u *killer) kill(at string) {
 	u.mu.Lock()
 	victim := u.victim
 	if u.at != at {
@@ -128,7 +128,7 @@ func (u *undertaker) kill(at string) {
 	}
 }
 
-func (u *undertaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (u *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.kill(serverBefore)
 	rec := httptest.NewRecorder()
 	u.inner.ServeHTTP(rec, r)
@@ -142,7 +142,7 @@ func (u *undertaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // handler executes a charge.
-func (u *undertaker) handler(w http.ResponseWriter, r *http.Request) {
+func (u *killer) handler(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	name := string(body)
 	u.kill(serverDuring)
@@ -158,7 +158,7 @@ func (u *undertaker) handler(w http.ResponseWriter, r *http.Request) {
 }
 
 // run starts a child, which dies at a step, and waits for its end.
-func (u *undertaker) run(t *testing.T, job, dir, url, name, at string) (killed bool) {
+func (u *killer) run(t *testing.T, job, dir, url, name, at string) (killed bool) {
 	t.Helper()
 	started := make(chan struct{})
 	var p *child.Process
@@ -196,7 +196,7 @@ func TestKilledClientResumes(t *testing.T) {
 	for _, s := range fault.ClientPoints {
 		steps = append(steps, string(s))
 	}
-	u := &undertaker{keys: make(map[string]map[string]bool)}
+	u := &killer{keys: make(map[string]map[string]bool)}
 	u.inner = protect(t, http.HandlerFunc(u.handler))
 	srv := httptest.NewServer(u)
 	defer srv.Close()
@@ -213,7 +213,7 @@ func TestKilledClientResumes(t *testing.T) {
 			died["resume "+second]++
 		}
 		want := 1
-		if at == string(fault.IntentBefore) { // then nobody was told of the intent
+		if at == string(fault.IntentBefore) { // then the intent was not stored
 			want = 0
 		}
 		u.peace(t, dir, srv.URL, name, want)
@@ -224,9 +224,8 @@ func TestKilledClientResumes(t *testing.T) {
 	t.Logf("%d clients killed: %v", *kills, died)
 }
 
-// peace resumes, and then calls as a client would that does not know whether it
-// got to call before.
-func (u *undertaker) peace(t *testing.T, dir, url, name string, want int) {
+// peace resumes, and then calls as a client that does not know whether it called before.
+func (u *killer) peace(t *testing.T, dir, url, name string, want int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

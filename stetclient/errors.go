@@ -1,6 +1,7 @@
 package stetclient
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,43 +13,36 @@ import (
 // Reason says why a call ended without an outcome.
 type Reason string
 
-// The reasons. Whether anything was executed is a question of its own: see
-// Info.Execution.
+// The reasons. They do not say whether anything was executed: see Info.Execution.
 const (
 	// ReasonAttempts: Policy.MaxAttempts are used up.
 	ReasonAttempts Reason = "attempts used up"
-	// ReasonTime: the next attempt would begin after Policy.MaxElapsed, or
-	// after the deadline of the context.
+	// ReasonTime: the next attempt would begin after Policy.MaxElapsed, or after the
+	// deadline of the context.
 	ReasonTime Reason = "no time for another attempt"
 	// ReasonContext: the caller's context ended.
 	ReasonContext Reason = "context ended"
-	// ReasonBudget: the host's retry budget is used up; see Budget.
-	ReasonBudget Reason = "retry budget of the host used up"
 	// ReasonBreaker: Options.Breaker refused an attempt.
 	ReasonBreaker Reason = "refused by the circuit breaker"
-	// ReasonBody: the request's body cannot be sent again; see
-	// Options.MaxBody.
-	ReasonBody Reason = "body cannot be sent again"
 	// ReasonFinal: another attempt would get the same error.
 	ReasonFinal Reason = "final error"
-	// ReasonRefused: the last attempt was refused and executed nothing, as with a 401.
-	// That is no outcome if an earlier attempt may have executed; nor for Resume, which
-	// may have the wrong credentials.
+	// ReasonRefused: the last attempt was refused without effect, such as with a 401. That
+	// is no outcome if an earlier attempt may have executed, nor for Resume, because its
+	// credentials may be wrong.
 	ReasonRefused Reason = "refused without an outcome"
 	// ReasonTruncated: the response broke off while it was read.
 	ReasonTruncated Reason = "response broke off"
-	// ReasonRequest: the request is not acceptable; nothing was sent.
-	ReasonRequest Reason = "request not acceptable"
-	// ReasonJournal: the journal could not be written; nothing was sent now. It may have
-	// executed if an earlier call, or Resume, may have sent it.
+	// ReasonRequest: the request is invalid; nothing was sent.
+	ReasonRequest Reason = "invalid request"
+	// ReasonJournal: the journal could not be written, and this call sent nothing. An
+	// earlier call may have sent the request, or Resume may send it.
 	ReasonJournal Reason = "journal unavailable"
-	// ReasonStale: the intent is older than Options.MaxAge, or would be at the
-	// next attempt, so that the service may have forgotten its key; it is not
-	// sent again.
+	// ReasonStale: the intent is older than Options.MaxAge, or would be at the next
+	// attempt. It is not sent again, because the service may have discarded its key.
 	ReasonStale Reason = "intent too old to be sent again"
-	// ReasonRecorded: the intent was settled before, but its response was too large for
-	// the journal.
-	ReasonRecorded Reason = "settled before; its response was not kept"
+	// ReasonRecorded: the intent has an outcome, but its response was too large for the
+	// journal, or was discarded by the service.
+	ReasonRecorded Reason = "already executed; its response is not stored"
 )
 
 // final reports whether another call would return the same.
@@ -61,19 +55,18 @@ func (r Reason) final() bool {
 	}
 }
 
-// Info is what is known of a call. Its Key is not for logs.
+// Info describes a call. Its Key is not for logs.
 type Info struct {
 	// Key is the idempotency key, without quotes. Keep it to ask again later.
 	Key string
-	// Attempts is how many were made, those that the circuit breaker refused
-	// included; 0 if the outcome comes from the journal.
+	// Attempts counts the attempts, including those that the circuit breaker refused. It is
+	// 0 if the outcome comes from the journal.
 	Attempts int
 	// Waited is how long the call waited between attempts.
 	Waited time.Duration
 	// Replayed: the response is that of an earlier execution.
 	Replayed bool
-	// Execution says whether the operation was executed, as far as the
-	// attempts together tell.
+	// Execution says whether the operation was executed, from all attempts together.
 	Execution stet.Execution
 	// Problem is the problem document of the last response, or nil.
 	Problem *Problem
@@ -86,8 +79,8 @@ func (s *series) info() Info {
 	return Info{Attempts: s.attempts, Waited: s.waited, Execution: s.execution}
 }
 
-// InfoOf returns what is known of the call that a response of a Transport
-// belongs to, and false for another response.
+// InfoOf returns the Info of the call that returned a response, and false for a response that
+// no Transport returned.
 func InfoOf(res *http.Response) (Info, bool) {
 	if c := callOf(res); c != nil {
 		return c.info(), true
@@ -109,7 +102,7 @@ type Error struct {
 	// Response is the last response, if there was one. Its body is in
 	// memory, cut off at Options.MaxResponse, and need not be closed.
 	Response *http.Response
-	// Cause is what went wrong last, or nil.
+	// Cause is the last error, or nil.
 	Cause error
 }
 
@@ -147,20 +140,10 @@ func (e *Error) kind() stet.Kind {
 	}
 }
 
-// Timeout reports whether the last attempt ran into a time limit, so that
-// (*url.Error).Timeout does.
+// Timeout reports whether the last attempt exceeded a time limit, for (*url.Error).Timeout.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Cause, &t) && t.Timeout()
 }
 
-// attemptTimeout is the error of an attempt that took too long.
-type attemptTimeout struct{}
-
-var errAttemptTimeout error = attemptTimeout{}
-
-// Error implements error.
-func (attemptTimeout) Error() string { return "attempt took longer than Policy.AttemptTimeout" }
-
-// Timeout says that it is one.
-func (attemptTimeout) Timeout() bool { return true }
+var errAttemptTimeout = fmt.Errorf("attempt took longer than Policy.AttemptTimeout: %w", context.DeadlineExceeded)

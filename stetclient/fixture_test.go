@@ -27,8 +27,7 @@ type sent struct {
 	getter bool // GetBody is set
 }
 
-// script is a RoundTripper that gives each attempt its answer; the last one
-// stands for all that follow.
+// script is a RoundTripper with a response for each attempt. The last one is repeated.
 type script struct {
 	t       *testing.T
 	answers []func(*http.Request) (*http.Response, error)
@@ -77,8 +76,7 @@ func answer(code int, body string, header ...string) func(*http.Request) (*http.
 	}
 }
 
-// fails is an attempt without a response, which asked for a connection, as
-// net/http tells of it.
+// fails is an attempt without a response. Like net/http, it reports that it asked for a connection.
 func fails(err error) func(*http.Request) (*http.Response, error) {
 	return func(req *http.Request) (*http.Response, error) {
 		if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {

@@ -143,16 +143,15 @@ func TestHostileServer(t *testing.T) {
 			base.MaxIdleConnsPerHost = 32
 			tr, err := stetclient.New(base, stetclient.Options{
 				Policy: stetclient.Policy{MaxAttempts: 6, Base: time.Millisecond, Cap: 4 * time.Millisecond, AttemptTimeout: 500 * time.Millisecond},
-				Budget: stetclient.Budget{Burst: -1},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := manyCallers{client: &http.Client{Transport: tr}, url: srv.URL, http2: http2, t: t}
+			c := load{client: &http.Client{Transport: tr}, url: srv.URL, http2: http2, t: t}
 			c.run(*calls)
 			c.client.CloseIdleConnections()
 			h.work.Wait()
-			c.judge(&effects)
+			c.check(&effects)
 			for mode := range h.did {
 				if h.did[mode].Load() == 0 {
 					t.Errorf("the server never did %d", mode)
@@ -162,23 +161,23 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// load makes calls and keeps what they were told.
-type manyCallers struct {
-	t      *testing.T
-	client *http.Client
-	url    string
-	http2  bool
-	told   []told
+// load makes calls and records their results.
+type load struct {
+	t       *testing.T
+	client  *http.Client
+	url     string
+	http2   bool
+	results []result
 }
 
-type told struct {
+type result struct {
 	body string
 	info stetclient.Info
 	err  error
 }
 
-func (c *manyCallers) run(n int) {
-	c.told = make([]told, n)
+func (c *load) run(n int) {
+	c.results = make([]result, n)
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range 32 {
@@ -188,14 +187,14 @@ func (c *manyCallers) run(n int) {
 				if i >= n {
 					return
 				}
-				c.told[i] = c.call(fmt.Sprint("order ", i))
+				c.results[i] = c.call(fmt.Sprint("order ", i))
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func (c *manyCallers) call(name string) (got told) {
+func (c *load) call(name string) (got result) {
 	res, err := c.client.Post(c.url, "text/plain", strings.NewReader(name))
 	if err != nil {
 		got.err = err
@@ -211,9 +210,9 @@ func (c *manyCallers) call(name string) (got told) {
 	return got
 }
 
-func (c *manyCallers) judge(effects *ledger) {
+func (c *load) check(effects *ledger) {
 	outcomes, retried, unknown := 0, 0, 0
-	for i, got := range c.told {
+	for i, got := range c.results {
 		name := fmt.Sprint("order ", i)
 		n := effects.of(name)
 		if n > 1 {
@@ -239,8 +238,8 @@ func (c *manyCallers) judge(effects *ledger) {
 			c.t.Errorf("%s was executed %d times, and the error says %v", name, n, e.Execution)
 		}
 	}
-	c.t.Logf("%d calls: %d outcomes, %d of them after retries; %d errors, %d of them unknown", len(c.told), outcomes, retried, len(c.told)-outcomes, unknown)
-	if retried == 0 || outcomes == len(c.told) {
+	c.t.Logf("%d calls: %d outcomes, %d of them after retries; %d errors, %d of them unknown", len(c.results), outcomes, retried, len(c.results)-outcomes, unknown)
+	if retried == 0 || outcomes == len(c.results) {
 		c.t.Error("the server was not hostile enough")
 	}
 }

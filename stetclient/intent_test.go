@@ -62,87 +62,35 @@ func TestIntentIsDurableBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestIntentHasOneKeyAndOneOutcome(t *testing.T) {
+func TestIntentWithAnOutcome(t *testing.T) {
 	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), answer(402, "declined", "X-Trace", "1", "Set-Cookie", "secret"))
+	tr, s := newClient(t, stetclient.Options{Journal: j}, answer(402, "declined", "X-Trace", "1", "Set-Cookie", "secret"))
 	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	_, _, err := post(ctx, t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
-		t.Error("the error does not say that the intent is pending")
-	}
-	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
-		t.Errorf("Forget: got %v, want ErrUnsettled", err)
-	}
-	for range 3 { // the second and third are of the journal
+	for range 2 { // the second response is the journal's
 		res, body, err := post(ctx, t, tr, "x")
 		if err != nil || res.StatusCode != 402 || body != "declined" || res.Header.Get("X-Trace") != "1" {
 			t.Fatalf("got %v %q, %v", res, body, err)
 		}
 	}
-	s.wantAttempts(3)
+	s.wantAttempts(1)
 	if all, err := j.List(ctx, "", 10); err != nil || len(all) != 1 || all[0].Answer == nil || all[0].Answer.Header.Get("Set-Cookie") != "" {
 		t.Errorf("the journal has %+v, %v", all, err)
 	}
-	for _, sent := range s.sent {
-		if sent.header.Get("Idempotency-Key") != s.sent[0].header.Get("Idempotency-Key") {
-			t.Error("the key was changed without a definite outcome")
+	for name, mismatch := range map[string]func() error{
+		"another body": func() error { _, _, err := post(ctx, t, tr, "y"); return err },
+		"another key":  func() error { _, _, err := post(stetclient.WithKey(ctx, "mine"), t, tr, "x"); return err },
+	} {
+		err := mismatch()
+		if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
+			t.Errorf("%s: %v, want KindMismatch", name, err)
 		}
 	}
-	_, _, err = post(ctx, t, tr, "y")
-	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
-		t.Errorf("another request under the name: %v", err)
-	}
-	_, _, err = post(stetclient.WithKey(ctx, "mine"), t, tr, "x")
-	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); stet.KindOf(err) != stet.KindMismatch {
-		t.Errorf("another key under the name: %v", err)
-	}
-	if err := j.Forget(ctx, "order 1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := post(ctx, t, tr, "y"); err != nil { // a new intent now
-		t.Fatal(err)
-	}
-	s.wantAttempts(4)
-	if s.sent[3].header.Get("Idempotency-Key") == s.sent[0].header.Get("Idempotency-Key") {
-		t.Error("after a definite outcome and Forget the key is the old one")
-	}
+	s.wantAttempts(1)
 }
 
-func TestUnsentIntentCanBeWithdrawn(t *testing.T) {
+func TestResumeSettlesPendingIntents(t *testing.T) {
 	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), fails(errReset))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	_, _, err := post(ctx, t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
-		t.Error("the intent is not pending")
-	}
-	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
-		t.Errorf("the journal has %+v", all)
-	}
-	// When it is sent again, that is no longer so.
-	_, _, err = post(ctx, t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
-		t.Errorf("Forget: got %v, want ErrUnsettled", err)
-	}
-	s.wantAttempts(4)
-}
-
-func TestRefusedIntentIsNotKept(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j}, status(401), status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for _, want := range []int{401, 201} { // credentials are fixed, and the name is free
-		if res, _, err := post(ctx, t, tr, "x"); err != nil || res.StatusCode != want {
-			t.Fatalf("got %v, %v, want %d", res, err, want)
-		}
-	}
-	s.wantAttempts(2)
-}
-
-func TestResumeSettlesWhatWasLeft(t *testing.T) {
-	j := open(t, journal.Options{})
-	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}, Budget: stetclient.Budget{Burst: -1}}, fails(errReset))
+	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}}, fails(errReset))
 	for i := range 75 { // more than a page
 		req, _ := http.NewRequestWithContext(stetclient.WithIntent(t.Context(), fmt.Sprint("order ", i)), "POST", "http://service.test/pay?x=1", strings.NewReader(fmt.Sprint("body ", i)))
 		req.Header.Set("Authorization", "Bearer secret-token")
@@ -162,16 +110,14 @@ func TestResumeSettlesWhatWasLeft(t *testing.T) {
 		t.Errorf("%v, %d intents in the journal: %.500s", err, len(all), text)
 	}
 	var turn atomic.Int64
-	up, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: stetclient.Budget{Burst: -1}}, func(req *http.Request) (*http.Response, error) {
-		switch turn.Add(1) % 4 { // some need another round
-		case 0, 1:
-			return status(201)(req)
-		default:
+	up, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, func(req *http.Request) (*http.Response, error) {
+		if turn.Add(1) > 50 && turn.Load() <= 100 { // two attempts each of 25 intents
 			return fails(errReset)(req)
 		}
+		return status(201)(req)
 	})
 	var done []string
-	got, err := up.Resume(t.Context(), stetclient.ResumeOptions{
+	o := stetclient.ResumeOptions{
 		Prepare: func(r *http.Request) error {
 			r.Header.Set("Authorization", "fresh")
 			r.Header.Set("Idempotency-Key", "another")
@@ -182,13 +128,15 @@ func TestResumeSettlesWhatWasLeft(t *testing.T) {
 				done = append(done, p.Name)
 			}
 		},
-	})
-	if err != nil || got.Settled != 75 || got.Pending != 0 || len(pending(t, j)) != 0 {
-		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	for _, want := range []stetclient.Resumed{{Settled: 50, Pending: 25}, {Settled: 25}, {}} {
+		if got, err := up.Resume(t.Context(), o); err != nil || got != want || len(pending(t, j)) != want.Pending {
+			t.Errorf("Resume: %+v, %v, want %+v", got, err, want)
+		}
 	}
 	slices.Sort(done)
 	if len(slices.Compact(done)) != 75 {
-		t.Errorf("progress was told of %d", len(done))
+		t.Errorf("Progress was called for %d", len(done))
 	}
 	for _, sent := range s.sent {
 		if sent.header.Get("Idempotency-Key") != keys[sent.body] || sent.header.Get("Authorization") != "fresh" || sent.header.Get("X-Kept") != "yes" {
@@ -197,101 +145,7 @@ func TestResumeSettlesWhatWasLeft(t *testing.T) {
 	}
 }
 
-func TestResumeDoesNotHammer(t *testing.T) {
-	const intents, burst = 40, 4
-	j := open(t, journal.Options{})
-	for i := range intents {
-		in := stetclient.Intent{Name: fmt.Sprintf("order %02d", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
-		if _, _, err := j.Add(t.Context(), in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	budget := stetclient.Budget{Burst: burst, Ratio: 1e-9, PerSecond: 1e-9}
-	sick, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1}, Budget: budget}, status(500))
-	if got, err := sick.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != intents {
-		t.Errorf("sick: %+v, %v", got, err)
-	}
-	s.wantAttempts(burst)
-	well, s := newClient(t, stetclient.Options{Journal: j, Budget: budget}, status(201))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if got, err := well.Resume(ctx, stetclient.ResumeOptions{}); err != nil || got.Settled != intents {
-		t.Errorf("well: %+v, %v", got, err)
-	}
-	s.wantAttempts(intents)
-}
-
-// TestResumeGoesRound: intents that never succeed do not keep the tokens from
-// those behind them.
-func TestResumeGoesRound(t *testing.T) {
-	const intents = 10
-	j := open(t, journal.Options{})
-	for i := range intents {
-		in := stetclient.Intent{Name: fmt.Sprint("order ", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
-		if _, _, err := j.Add(t.Context(), in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const pause = 10 * time.Millisecond
-	o := stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1, Base: pause, Cap: pause}, Budget: stetclient.Budget{Burst: 1, PerSecond: 200}}
-	tr, _ := newClient(t, o, status(500))
-	var tried []string
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	_, err := tr.Resume(ctx, stetclient.ResumeOptions{Concurrency: 1, Progress: func(p stetclient.Progress) {
-		if p.Info.Attempts > 0 && len(tried) < intents {
-			tried = append(tried, p.Name)
-		}
-		if len(tried) == intents {
-			cancel()
-		}
-	}})
-	slices.Sort(tried)
-	if !errors.Is(err, context.Canceled) || len(slices.Compact(tried)) != intents {
-		t.Errorf("the first %d sent were %v; %v", intents, tried, err)
-	}
-}
-
-func TestStoredRefusalSettlesItsIntent(t *testing.T) {
-	stored := status(409, "Idempotency-Expires", "Sat, 01 Jan 2000 12:00:00 GMT", "Idempotency-Execution", "not executed")
-	j := open(t, journal.Options{})
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, stored, fails(errReset), fails(errReset), stored, status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for range 2 { // the second response is the journal's
-		res, _, err := post(ctx, t, tr, "x")
-		if err != nil || res.StatusCode != 409 {
-			t.Fatalf("got %v, %v, want 409", res, err)
-		}
-		if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
-			t.Errorf("info %+v, want not executed, not pending", info)
-		}
-	}
-	s.wantAttempts(1)
-	_, _, err := post(t.Context(), t, tr, "y")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Settled != 1 || got.Pending != 0 {
-		t.Errorf("Resume: %+v, %v, want one settled intent", got, err)
-	}
-	s.wantAttempts(4)
-}
-
-func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), status(401), status(201))
-	_, _, err := post(t.Context(), t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	var last error
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
-	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
-		t.Errorf("without credentials: %+v, %v", got, err)
-	}
-	wantError(t, last, stetclient.ReasonRefused, stet.MayHaveExecuted)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("with credentials: %+v, %v", got, err)
-	}
-}
-
-// late is a journal whose list of pending intents is out of date.
+// late is a journal whose list of pending intents is old.
 type late struct {
 	stetclient.Journal
 	was []stetclient.Intent
@@ -299,7 +153,7 @@ type late struct {
 
 func (l *late) Pending(context.Context, string, int) ([]stetclient.Intent, error) { return l.was, nil }
 
-func TestResumeDoesNotSendWhatWasSettledMeanwhile(t *testing.T) {
+func TestResumeDoesNotSendASettledIntent(t *testing.T) {
 	j := open(t, journal.Options{})
 	in := stetclient.Intent{Name: "order 1", Key: "old", Method: "POST", URL: "http://service.test/payments", Created: time.Now()}
 	if _, _, err := j.Add(t.Context(), in); err != nil {
@@ -337,8 +191,8 @@ func TestResumeEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	s.wantAttempts(4)
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != 1 {
-		t.Errorf("Once: got %+v, %v", got, err)
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Pending != 1 {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -375,7 +229,7 @@ func TestCallsOfOneIntentTakeTurns(t *testing.T) {
 	s.wantAttempts(1)
 }
 
-func TestNothingIsSentWithoutTheJournal(t *testing.T) {
+func TestNothingIsSentIfTheJournalFails(t *testing.T) {
 	j := open(t, journal.Options{MaxPending: 1})
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
 	_, _, err := post(t.Context(), t, tr, "x")
@@ -394,7 +248,7 @@ func TestNothingIsSentWithoutTheJournal(t *testing.T) {
 	wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted)
 }
 
-func TestOutcomeStandsThoughTheJournalFails(t *testing.T) {
+func TestOutcomeIsReturnedIfTheJournalFails(t *testing.T) {
 	j := open(t, journal.Options{})
 	var events []stetclient.Event
 	tr, _ := newClient(t, stetclient.Options{Journal: j, Observe: func(_ context.Context, e stetclient.Event) { events = append(events, e) }}, func(req *http.Request) (*http.Response, error) {
@@ -406,11 +260,11 @@ func TestOutcomeStandsThoughTheJournalFails(t *testing.T) {
 		t.Fatalf("got %q, %v", body, err)
 	}
 	if info, _ := stetclient.InfoOf(res); !info.Pending || len(events) != 2 || events[1].Err == nil {
-		t.Errorf("nobody is told: %+v, %+v", info, events)
+		t.Errorf("the failed write is not reported: %+v, %+v", info, events)
 	}
 }
 
-func TestAnswerTooLargeToKeepIsNotAskedForAgain(t *testing.T) {
+func TestIntentWithALargeResponseIsNotSentAgain(t *testing.T) {
 	j := open(t, journal.Options{})
 	tr, s := newClient(t, stetclient.Options{Journal: j, MaxResponse: 4}, answer(201, "0123456789"))
 	ctx := stetclient.WithIntent(t.Context(), "order 1")
@@ -420,25 +274,4 @@ func TestAnswerTooLargeToKeepIsNotAskedForAgain(t *testing.T) {
 	_, _, err := post(ctx, t, tr, "x")
 	wantError(t, err, stetclient.ReasonRecorded, stet.Executed)
 	s.wantAttempts(1)
-}
-
-func TestIntentWithItsKeyInTheBody(t *testing.T) {
-	j := open(t, journal.Options{})
-	service := stetclient.Service{PutKey: func(body []byte, key string) ([]byte, error) { return append(body, key...), nil }}
-	o := stetclient.Options{Journal: j, Service: service, Policy: quick}
-	tr, s := newClient(t, o, fails(errReset), fails(errReset), fails(errReset), fails(errReset), status(201))
-	ctx := stetclient.WithIntent(t.Context(), "order 1")
-	for range 2 {
-		_, _, err := post(ctx, t, tr, "x")
-		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("Resume: %+v, %v", got, err)
-	}
-	s.wantAttempts(5)
-	for _, sent := range s.sent {
-		if sent.body != s.sent[0].body || len(sent.body) != 37 {
-			t.Errorf("sent %q, first %q", sent.body, s.sent[0].body)
-		}
-	}
 }

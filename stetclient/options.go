@@ -20,11 +20,11 @@ const (
 	DefaultMaxResponse = 1 << 20
 	// DefaultMaxAge is Options.MaxAge when that is 0.
 	DefaultMaxAge = 23 * time.Hour
-	// DefaultHeaderTimeout is how long the RoundTripper that New makes, when
-	// it is given none, waits for the header of a response.
+	// DefaultHeaderTimeout is how long New's default RoundTripper waits for the header of
+	// a response.
 	DefaultHeaderTimeout = 30 * time.Second
 
-	maxKey   = 255  // bytes, which stet and most services accept
+	maxKey   = 255  // bytes; stet and most services accept as many
 	maxField = 4096 // bytes of a quoted key, parameters included
 )
 
@@ -32,53 +32,48 @@ const (
 type Options struct {
 	// Policy says how often and how fast attempts are made.
 	Policy Policy
-	// Budget bounds the retries that go to one host.
-	Budget Budget
-	// Service says how the service takes keys and marks replays.
+	// Service describes how the service accepts keys and marks replays.
 	Service Service
 
-	// Methods are those of the requests that get a key. Requests with
-	// others pass through, once, unless they have a key or an intent.
-	// Default POST and PATCH.
+	// Methods are the methods of the requests that get a key. Other requests pass through,
+	// once, unless they have a key or an intent. Default POST and PATCH.
 	Methods []string
-	// Skip passes a request through, once and as it is, if it returns true.
+	// Skip, if it returns true, passes a request through once, unchanged.
 	Skip func(*http.Request) bool
 
-	// MaxBody bounds, in bytes, the request bodies that are held in memory
-	// because the request has no GetBody. A larger one is sent once; with a
-	// journal, or where Service.PutKey is set, it is refused. Default
-	// DefaultMaxBody.
+	// MaxBody limits, in bytes, the request bodies that are read into memory: those without
+	// GetBody, and all bodies with a journal. A larger body is refused.
+	// Default DefaultMaxBody.
 	MaxBody int64
-	// MaxResponse bounds, in bytes, how much of a response is read before it is
-	// returned; a response that breaks off within it is asked for again. The caller
-	// reads the rest of a larger one, and gets an *Error if that breaks off. Default
-	// DefaultMaxResponse; negative: responses are returned when their header is there,
-	// as text/event-stream always is.
+	// MaxResponse limits, in bytes, how much of a response is read before it is returned.
+	// If a response breaks off within it, the request is sent again. The caller reads the
+	// rest of a larger one, and gets an *Error if that breaks off. Default
+	// DefaultMaxResponse. If negative, responses are returned after their header, as
+	// text/event-stream always is.
 	MaxResponse int
 
-	// Breaker, if set, is asked before each attempt. If it refuses, nothing is sent and
-	// the call ends with ReasonBreaker. Otherwise done is called once: with an error
-	// after an attempt without a response (context.Canceled if the caller left), a 429
-	// or a 5xx, and with nil otherwise.
+	// Breaker, if set, is called before each attempt, for a circuit breaker or a limit on
+	// retries. If it returns an error, nothing is sent and the call ends with
+	// ReasonBreaker. Otherwise done is called once: with an error after an attempt without
+	// a response (context.Canceled if the caller left), a 429 or a 5xx, else with nil.
 	Breaker func(*http.Request) (done func(error), err error)
 	// Observe, if set, is called after each attempt, in the goroutine that made it. It
 	// must not block.
 	Observe func(context.Context, Event)
 
-	// Journal, if set, keeps each operation from before its first byte is
-	// sent until it has an outcome; see Transport.Resume.
+	// Journal, if set, stores each operation before its first byte is sent; see
+	// Transport.Resume.
 	Journal Journal
-	// SecretHeaders are request headers that the journal does not keep, next
-	// to Authorization, Proxy-Authorization and Cookie, which it never does;
-	// see ResumeOptions.Prepare.
+	// SecretHeaders are request headers that the journal does not store, in addition to
+	// Authorization, Proxy-Authorization and Cookie; see ResumeOptions.Prepare.
 	SecretHeaders []string
-	// MaxAge bounds the age of an intent that is sent again. It must be shorter than the
-	// service keeps keys: after that, a retry would be a second execution. Default
-	// DefaultMaxAge, which suits services that keep them for a day.
+	// MaxAge limits the age of an intent that is sent again. It must be shorter than the
+	// service's retention of keys: after that, a retry would execute again. Default
+	// DefaultMaxAge, for services that retain keys for a day.
 	MaxAge time.Duration
 }
 
-// Event is one attempt, or, with Err, what the journal could not note after it.
+// Event is one attempt, or the error of a journal write after it.
 type Event struct {
 	Host      string
 	Intent    string // its name; "" without WithIntent
@@ -93,9 +88,6 @@ type Event struct {
 func (o Options) withDefaults() (Options, error) {
 	var err error
 	if o.Policy, err = o.Policy.withDefaults(); err != nil {
-		return o, err
-	}
-	if o.Budget, err = o.Budget.withDefaults(); err != nil {
 		return o, err
 	}
 	s := &o.Service
@@ -132,8 +124,8 @@ func isToken(s string) bool {
 type keyOf struct{}
 
 // WithKey returns a context whose requests use key, 1 to 255 bytes of visible ASCII,
-// instead of one that the Transport makes. It is for callers that keep their keys
-// themselves, or derive them with stet.DeriveKey. Use one context for one operation.
+// instead of a random key. It is for callers that store their keys, or derive them with
+// stet.DeriveKey. Use one context for one operation.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOf{}, key)
 }

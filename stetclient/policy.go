@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
@@ -26,24 +25,20 @@ const (
 	DefaultCap = 20 * time.Second
 )
 
-// Policy says how often and how fast attempts are made. The zero value of each
-// field stands for its default.
+// Policy limits the attempts. A zero field means its default.
 type Policy struct {
 	// MaxAttempts bounds the attempts, the first included; 1 never retries.
 	// Default DefaultMaxAttempts; at most MaxMaxAttempts.
 	MaxAttempts int
-	// MaxElapsed is how long after its start a call may begin another
-	// attempt. An attempt that would begin later is not waited for: the call
-	// ends at once. Default DefaultMaxElapsed.
+	// MaxElapsed is how long after its start a call may begin another attempt. If the next
+	// attempt would begin later, the call ends at once. Default DefaultMaxElapsed.
 	MaxElapsed time.Duration
-	// AttemptTimeout bounds each attempt; one that takes longer is given up
-	// and may have executed. Default 0: only the caller's context and the
-	// RoundTripper below bound an attempt.
+	// AttemptTimeout limits each attempt. One that takes longer is cancelled and may have
+	// executed. Default 0: only the caller's context and the RoundTripper limit an attempt.
 	AttemptTimeout time.Duration
-	// Base bounds the first wait; each further bound is twice the one
-	// before, up to Cap. The wait is drawn evenly from zero to its bound
-	// (full jitter), and comes on top of what Retry-After asks for. Defaults
-	// DefaultBase and DefaultCap.
+	// Base is the bound of the first wait. The bound doubles with each wait, up to Cap. The
+	// wait is random between zero and its bound (full jitter), and is added to Retry-After.
+	// Defaults DefaultBase and DefaultCap.
 	Base, Cap time.Duration
 }
 
@@ -65,124 +60,93 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// Resolution says what an attempt did, and what to do next.
+// Resolution is the classification of an attempt.
 type Resolution struct {
 	// Retry: the same request should be sent again.
 	Retry bool
-	// Execution says whether this attempt executed the operation, as far as
-	// its answer tells.
+	// Execution says whether this attempt executed the operation.
 	Execution stet.Execution
-	// After is how long to wait at least before the next attempt.
+	// After is the minimum wait before the next attempt.
 	After time.Duration
 
-	stands bool // it is the operation's outcome, and so speaks for all attempts
+	stands bool // it is the operation's outcome, so Execution holds for all attempts
 }
 
-// attempter makes attempts. It is an interface, and not a function, because a
-// method value would cost an allocation.
-type attempter interface {
-	attempt() Resolution
-	// again is asked before the series waits for another attempt; a Reason
-	// other than "" ends it.
-	again(wait time.Duration) Reason
-}
-
-// series is the attempts of one operation, and the backoff.BackOff between them.
+// series is the attempts of one operation.
 type series struct {
-	p         *Policy
-	ctx       context.Context
-	who       attempter
-	began     time.Time
-	slept     time.Time // when the present wait began
-	waited    time.Duration
+	policy    *Policy
 	attempts  int
+	waited    time.Duration
 	execution stet.Execution // of all attempts together
 	earlier   stet.Execution // of all but the last
 	last      Resolution
-	reason    Reason // why there is no further attempt; "" if the last verdict says so
-	expo      backoff.ExponentialBackOff
+	reason    Reason // why no other attempt was made; "" if the last resolution is final
 }
 
-// begin readies a series; known is what is known of attempts before it.
-func (s *series) begin(ctx context.Context, p *Policy, who attempter, known stet.Execution) {
-	s.ctx, s.p, s.who, s.execution = ctx, p, who, known
-	s.began = time.Now()
-	// A factor of one spreads the library's waits evenly from zero to twice
-	// the interval, which is full jitter for half of it.
-	s.expo = backoff.ExponentialBackOff{InitialInterval: (p.Base + 1) / 2, RandomizationFactor: 1, Multiplier: 2, MaxInterval: (p.Cap + 1) / 2}
-}
-
-// run makes attempts until a resolution is final or the policy ends them.
-func (s *series) run() {
-	s.try()
-	if s.last.Retry {
-		s.repeat()
-	}
-}
-
-func (s *series) try() {
-	s.attempts++
-	s.last = s.who.attempt()
-	s.earlier = s.execution
-	s.execution = together(s.earlier, s.last.Execution)
-	if s.last.stands {
-		s.execution = s.last.Execution
-	}
-}
-
-var errAgain = errors.New("another attempt is due")
-
-// repeat continues after a first attempt that is to be retried. It is apart from
-// run, so that calls that need no retry do not pay for it.
-func (s *series) repeat() {
-	first := true
-	_, err := backoff.Retry(s.ctx, func() (struct{}, error) {
-		if !first {
-			s.wake()
-			s.try()
+// run makes attempts until a resolution is final, or the policy, ctx or again ends them.
+func (s *series) run(ctx context.Context, attempt func() Resolution, again func(wait time.Duration) Reason) {
+	began := time.Now()
+	for bound := s.policy.Base; ; bound = doubled(bound, s.policy.Cap) {
+		s.attempts++
+		s.last = attempt()
+		s.earlier = s.execution
+		s.execution = together(s.earlier, s.last.Execution)
+		if s.last.stands {
+			s.execution = s.last.Execution
 		}
-		first = false
-		if s.last.Retry {
-			return struct{}{}, errAgain
+		if !s.last.Retry {
+			return
 		}
-		return struct{}{}, nil
-	}, backoff.WithBackOff(s), backoff.WithMaxElapsedTime(0)) // NextBackOff bounds the time
-	if err != nil && s.reason == "" {
-		s.reason = ReasonContext // ended in the attempt, or in the wait
-		s.wake()
+		wait := s.last.After + rand.N(bound) // full jitter
+		if s.reason = s.ends(ctx, began, wait); s.reason == "" {
+			s.reason = again(wait)
+		}
+		if s.reason != "" {
+			return
+		}
+		start := time.Now()
+		ended := sleep(ctx, wait) != nil
+		s.waited += time.Since(start)
+		if ended {
+			s.reason = ReasonContext
+			return
+		}
 	}
 }
 
-// wake ends a wait, if there is one.
-func (s *series) wake() {
-	if !s.slept.IsZero() {
-		s.waited += time.Since(s.slept)
-		s.slept = time.Time{}
-	}
-}
-
-// NextBackOff implements backoff.BackOff.
-func (s *series) NextBackOff() time.Duration {
-	wait := s.last.After + s.expo.NextBackOff()
-	now := time.Now()
-	deadline, has := s.ctx.Deadline()
+// ends returns the reason not to make another attempt after wait; "" if there is none.
+func (s *series) ends(ctx context.Context, began time.Time, wait time.Duration) Reason {
+	deadline, has := ctx.Deadline()
 	switch {
-	case s.attempts >= s.p.MaxAttempts:
-		s.reason = ReasonAttempts
-	case wait < 0 || now.Sub(s.began)+wait > s.p.MaxElapsed, has && deadline.Sub(now) < wait:
-		s.reason = ReasonTime
-	default:
-		s.reason = s.who.again(wait)
+	case ctx.Err() != nil:
+		return ReasonContext
+	case s.attempts >= s.policy.MaxAttempts:
+		return ReasonAttempts
+	case wait < 0 || time.Since(began)+wait > s.policy.MaxElapsed, has && time.Until(deadline) < wait:
+		return ReasonTime
 	}
-	if s.reason != "" {
-		return backoff.Stop
-	}
-	s.slept = now
-	return wait
+	return ""
 }
 
-// Reset implements backoff.BackOff.
-func (s *series) Reset() { s.expo.Reset() }
+// doubled returns twice d, at most limit.
+func doubled(d, limit time.Duration) time.Duration {
+	if d > limit/2 {
+		return limit
+	}
+	return 2 * d
+}
+
+// sleep waits for d, or returns the cause when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // together says whether any of several attempts executed.
 func together(a, b stet.Execution) stet.Execution {
@@ -196,20 +160,20 @@ func together(a, b stet.Execution) stet.Execution {
 	}
 }
 
-// Retry calls fn until it succeeds, its error is final, or the policy or ctx end it:
-// the policy of a Transport for operations that are not HTTP requests. fn must do the
-// same each time, under the same key; make the key outside, with stet.NewKey or
-// stet.DeriveKey. Its context ends with Policy.AttemptTimeout.
+// Retry calls fn until it succeeds, its error is final, or the policy or ctx ends the call. It
+// is for operations that are not HTTP requests. fn must do the same each time, under the same
+// key: make the key outside, with stet.NewKey or stet.DeriveKey. The context of fn ends after
+// Policy.AttemptTimeout.
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
 // KindInvalid, KindMismatch, KindExpired, KindFailed or KindDamaged, or a *stetclient.Error
 // for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. All others are
 // retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
-// is an *Error; errors.Is and errors.As find fn's last one through it, and
-// stet.ExecutionOf answers for all attempts together. If the last attempt had no
-// effect, but an earlier one may have had one, it returns "may have executed".
+// is an *Error that wraps the last error of fn. stet.ExecutionOf is for all attempts together:
+// if the last attempt had no effect, but an earlier one may have had one, it returns "may
+// have executed".
 //
-// A policy that is not acceptable is stet.KindInvalid, and fn is not called.
+// If the policy is invalid, the error is stet.KindInvalid, and fn is not called.
 func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, error)) (T, error) {
 	var zero T
 	p, err := p.withDefaults()
@@ -219,43 +183,29 @@ func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, er
 	if cause := context.Cause(ctx); cause != nil {
 		return zero, &Error{Reason: ReasonContext, Info: Info{Execution: stet.NotExecuted}, Cause: cause}
 	}
-	r := repeated[T]{ctx: ctx, p: &p, fn: fn}
-	r.series.begin(ctx, &p, &r, stet.NotExecuted)
-	r.series.run()
-	if r.err == nil {
-		return r.value, nil
-	}
-	return r.value, &Error{Reason: cmp.Or(r.series.reason, ReasonFinal), Info: r.series.info(), RetryAfter: r.series.last.After, Cause: r.err}
-}
-
-// repeated is a function as an attempter.
-type repeated[T any] struct {
-	series series
-	ctx    context.Context
-	p      *Policy
-	fn     func(context.Context) (T, error)
-	value  T
-	err    error
-}
-
-func (r *repeated[T]) again(time.Duration) Reason { return "" }
-
-func (r *repeated[T]) attempt() Resolution {
-	ctx := r.ctx
-	if r.p.AttemptTimeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.p.AttemptTimeout, errAttemptTimeout)
-		defer cancel()
-	}
-	r.value, r.err = r.fn(ctx)
-	if r.err == nil {
+	var value T
+	attempt := func() Resolution {
+		ctx := ctx
+		if p.AttemptTimeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, p.AttemptTimeout, errAttemptTimeout)
+			defer cancel()
+		}
+		if value, err = fn(ctx); err != nil {
+			return classifyRetried(err)
+		}
 		return Resolution{Execution: stet.Executed}
 	}
-	return verdictOfError(r.err)
+	s := series{policy: &p, execution: stet.NotExecuted}
+	s.run(ctx, attempt, func(time.Duration) Reason { return "" })
+	if err == nil {
+		return value, nil
+	}
+	return value, &Error{Reason: cmp.Or(s.reason, ReasonFinal), Info: s.info(), RetryAfter: s.last.After, Cause: err}
 }
 
-// verdictOfError is the resolution of an error of a function that Retry called.
-func verdictOfError(err error) Resolution {
+// classifyRetried is the resolution of an error of a function that Retry called.
+func classifyRetried(err error) Resolution {
 	v := Resolution{Retry: true, Execution: stet.ExecutionOf(err)}
 	if f, ok := errors.AsType[*final](err); ok {
 		return Resolution{Execution: f.execution}
@@ -274,7 +224,7 @@ func verdictOfError(err error) Resolution {
 	return v
 }
 
-// final marks an error that is not to be retried.
+// final marks an error that is not retried.
 type final struct {
 	err       error
 	execution stet.Execution
@@ -286,8 +236,8 @@ func (f *final) Error() string { return f.err.Error() }
 // Unwrap gives errors.Is and errors.As the error that was marked.
 func (f *final) Unwrap() error { return f.err }
 
-// Final marks an error of a function that Retry calls: Retry makes no other attempt,
-// and x says whether the operation was executed. Final(nil, x) is nil.
+// Final marks an error of a function that Retry calls, so that Retry makes no other attempt. x
+// says whether the operation was executed. Final(nil, x) is nil.
 func Final(err error, x stet.Execution) error {
 	if err == nil {
 		return nil

@@ -74,7 +74,7 @@ func TestRetryAfterDateWithoutADateIsByTheOwnClock(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForAnAttemptThatCannotBegin(t *testing.T) {
+func TestCallEndsIfTheNextAttemptWouldBeTooLate(t *testing.T) {
 	for name, run := range map[string]func(context.Context, *testing.T) error{
 		"deadline": func(ctx context.Context, t *testing.T) error {
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -88,7 +88,7 @@ func TestNobodyWaitsForAnAttemptThatCannotBegin(t *testing.T) {
 			_, _, err := post(ctx, t, tr, "x")
 			return err
 		},
-		"for ever": func(ctx context.Context, t *testing.T) error {
+		"permanent": func(ctx context.Context, t *testing.T) error {
 			tr, _ := newClient(t, stetclient.Options{}, status(503, "Retry-After", "60"), status(503, "Retry-After", "99999999999999999999"))
 			_, _, err := post(ctx, t, tr, "x")
 			return err
@@ -98,7 +98,7 @@ func TestNobodyWaitsForAnAttemptThatCannotBegin(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				e := wantError(t, run(t.Context(), t), stetclient.ReasonTime, stet.NotExecuted)
-				if took := time.Since(began); took > 61*time.Second || name != "for ever" && took > 0 {
+				if took := time.Since(began); took > 61*time.Second || name != "permanent" && took > 0 {
 					t.Errorf("it took %v", took)
 				}
 				if e.RetryAfter < time.Minute || e.Response == nil || e.Response.StatusCode != 503 {
@@ -109,7 +109,7 @@ func TestNobodyWaitsForAnAttemptThatCannotBegin(t *testing.T) {
 	}
 }
 
-func TestAttemptThatHangsIsGivenUp(t *testing.T) {
+func TestAttemptTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr, s := newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 2, AttemptTimeout: time.Second}}, hangs)
 		began := time.Now()
@@ -125,7 +125,7 @@ func TestAttemptThatHangsIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestAnEndedContextSendsNothing(t *testing.T) {
+func TestEndedContextSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	tr, s := newClient(t, stetclient.Options{}, status(201))
@@ -153,7 +153,7 @@ func TestRetryWithoutHTTP(t *testing.T) {
 		{"in flight, then done", []error{&stet.Error{Kind: stet.KindInFlight, RetryAfter: 5 * time.Second}, nil}, 2, "", 0, 5 * time.Second},
 		{"mismatch", []error{&stet.Error{Kind: stet.KindMismatch, Execution: stet.NotExecuted}}, 1, stetclient.ReasonFinal, stet.NotExecuted, 0},
 		{"failed", []error{&stet.Error{Kind: stet.KindFailed, Execution: stet.Executed}}, 1, stetclient.ReasonFinal, stet.Executed, 0},
-		{"for ever", []error{&stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted}}, 4, stetclient.ReasonAttempts, stet.NotExecuted, 0},
+		{"permanent", []error{&stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted}}, 4, stetclient.ReasonAttempts, stet.NotExecuted, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestRetryWithoutHTTP(t *testing.T) {
 				}
 				wantError(t, err, c.reason, c.x)
 				if last := c.errs[len(c.errs)-1]; !errors.Is(err, last) {
-					t.Errorf("%v has lost %v", err, last)
+					t.Errorf("%v does not wrap %v", err, last)
 				}
 			})
 		})
@@ -194,18 +194,15 @@ func TestRetryBoundsEachCall(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]stetclient.Options{
-		"attempts":    {Policy: stetclient.Policy{MaxAttempts: -1}},
-		"too many":    {Policy: stetclient.Policy{MaxAttempts: stetclient.MaxMaxAttempts + 1}},
-		"elapsed":     {Policy: stetclient.Policy{MaxElapsed: -1}},
-		"cap":         {Policy: stetclient.Policy{Base: 2, Cap: 1}},
-		"header":      {Service: stetclient.Service{Header: "No Header"}},
-		"replayed":    {Service: stetclient.Service{ReplayedHeader: "a:b"}},
-		"method":      {Methods: []string{""}},
-		"body":        {MaxBody: -1},
-		"age":         {MaxAge: -1},
-		"ratio":       {Budget: stetclient.Budget{Ratio: -1}},
-		"burst":       {Budget: stetclient.Budget{Burst: 0.5}},
-		"not a ratio": {Budget: stetclient.Budget{Ratio: math.NaN()}},
+		"attempts": {Policy: stetclient.Policy{MaxAttempts: -1}},
+		"too many": {Policy: stetclient.Policy{MaxAttempts: stetclient.MaxMaxAttempts + 1}},
+		"elapsed":  {Policy: stetclient.Policy{MaxElapsed: -1}},
+		"cap":      {Policy: stetclient.Policy{Base: 2, Cap: 1}},
+		"header":   {Service: stetclient.Service{Header: "No Header"}},
+		"replayed": {Service: stetclient.Service{ReplayedHeader: "a:b"}},
+		"method":   {Methods: []string{""}},
+		"body":     {MaxBody: -1},
+		"age":      {MaxAge: -1},
 	} {
 		if _, err := stetclient.New(http.DefaultTransport, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: got %v, want stet.KindInvalid", name, err)
@@ -220,8 +217,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestRetryTakesFinalErrorsForFinal(t *testing.T) {
-	for reason, want := range map[stetclient.Reason]int{stetclient.ReasonStale: 1, stetclient.ReasonRecorded: 1, stetclient.ReasonFinal: 1, stetclient.ReasonRequest: 1, stetclient.ReasonBudget: 2} {
+func TestRetryEndsAtFinalErrors(t *testing.T) {
+	for reason, want := range map[stetclient.Reason]int{stetclient.ReasonStale: 1, stetclient.ReasonRecorded: 1, stetclient.ReasonFinal: 1, stetclient.ReasonRequest: 1, stetclient.ReasonAttempts: 2} {
 		calls := 0
 		_, err := stetclient.Retry(t.Context(), quick, func(context.Context) (int, error) {
 			calls++

@@ -15,8 +15,7 @@ import (
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
-// between is a journal with which something happens after Resume has read a page
-// of it.
+// between is a journal that calls a function after Resume has read a page.
 type between struct {
 	stetclient.Journal
 	then func()
@@ -31,12 +30,9 @@ func (b *between) Pending(ctx context.Context, after string, n int) ([]stetclien
 	return all, err
 }
 
-// unbounded is no retry budget.
-var unbounded = stetclient.Budget{Burst: -1}
-
-func TestResumeKnowsWhatACallLearntMeanwhile(t *testing.T) {
+func TestResumeUsesTheResultOfAConcurrentCall(t *testing.T) {
 	j := &between{Journal: open(t, journal.Options{})}
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: unbounded},
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick},
 		fails(errDial), fails(errDial), // a call: not executed
 		fails(errReset), fails(errReset), // one after Resume has read the journal: may have
 		status(401), // Resume, without credentials
@@ -49,9 +45,9 @@ func TestResumeKnowsWhatACallLearntMeanwhile(t *testing.T) {
 		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
 	}
 	var last error
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
 	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
-		t.Errorf("an intent that may have executed was given up: %+v, %v", got, err)
+		t.Errorf("an intent that may have executed was removed: %+v, %v", got, err)
 	}
 	wantError(t, last, stetclient.ReasonRefused, stet.MayHaveExecuted)
 	if _, _, err := post(ctx, t, tr, "x"); err != nil {
@@ -90,7 +86,7 @@ func (f *failing) Forget(ctx context.Context, name string) error {
 	return f.Journal.Forget(ctx, name)
 }
 
-func TestFailedJournalDoesNotClaimThatNothingWasExecuted(t *testing.T) {
+func TestFailedJournalMayHaveExecuted(t *testing.T) {
 	j := &failing{Journal: open(t, journal.Options{})}
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
 	named, keyed := stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")
@@ -109,96 +105,37 @@ func TestFailedJournalDoesNotClaimThatNothingWasExecuted(t *testing.T) {
 		wantError(t, err, stetclient.ReasonJournal, stet.MayHaveExecuted)
 		j.fails = false
 	}
-	// A key that was never used is another matter, if the journal is certain
-	// not to have it.
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err := post(ended, t, tr, "x")
+	_, _, err := post(ended, t, tr, "x") // a new key was never sent
 	wantError(t, err, stetclient.ReasonContext, stet.NotExecuted)
-	for _, j.adds = range []bool{false, true} {
-		j.fails, j.stays = true, false
+	for _, j.adds = range []bool{false, true} { // Resume may send it
+		j.fails = true
 		_, _, err = post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonJournal, stet.NotExecuted)
-		if n := len(pending(t, j)); n != 2 {
-			t.Errorf("%d intents are pending, want 2", n)
-		}
+		wantError(t, err, stetclient.ReasonJournal, stet.MayHaveExecuted)
 	}
-	j.stays = true
-	_, _, err = post(t.Context(), t, tr, "x")
-	wantError(t, err, stetclient.ReasonJournal, stet.MayHaveExecuted)
 	s.wantAttempts(4)
 }
 
-func TestFailedJournalSaysNothingOfWhatResumeRead(t *testing.T) {
+func TestFailedJournalInResumeMayHaveExecuted(t *testing.T) {
 	j := open(t, journal.Options{})
 	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/payments", Created: time.Now(), Execution: stet.NotExecuted}
 	tr, _ := newClient(t, stetclient.Options{Journal: &late{j, []stetclient.Intent{in}}}, status(201))
 	_ = j.Close()
 	var last error
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { last = p.Err }})
 	if err != nil || got.Pending != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	wantError(t, last, stetclient.ReasonJournal, stet.MayHaveExecuted)
 }
 
-// TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot: whoever is told so, and
-// has neither name nor key for it, calls again, which is another operation.
-func TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot(t *testing.T) {
-	j := &failing{Journal: open(t, journal.Options{})}
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: unbounded}, fails(errDial), fails(errDial), status(201))
+func TestIntentThatCannotBeRemovedMayHaveExecuted(t *testing.T) {
+	j := &failing{Journal: open(t, journal.Options{}), stays: true}
+	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
 	_, _, err := post(t.Context(), t, tr, "x")
-	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); e.Pending {
-		t.Error("it is said to be pending")
-	}
-	if _, _, err := post(t.Context(), t, tr, "x"); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got != (stetclient.Resumed{}) {
-		t.Errorf("Resume: %+v, %v", got, err)
-	}
-	s.wantAttempts(3)
-
-	// What cannot be forgotten is not said to be not executed.
-	j.stays = true
-	tr, _ = newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
-	_, _, err = post(t.Context(), t, tr, "x")
 	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
-		t.Error("it is not said to be pending")
-	}
-	// What has a name, or a key, can be asked for again, and stays.
-	j.stays = false
-	for i, ctx := range []context.Context{stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")} {
-		_, _, err := post(ctx, t, tr, "x")
-		if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
-			t.Error("it is not said to be pending")
-		}
-		if n := len(pending(t, j)); n != 2+i {
-			t.Errorf("%d intents are pending, want %d", n, 2+i)
-		}
-	}
-}
-
-func TestRefusedResumeKeepsTheIntent(t *testing.T) {
-	j := open(t, journal.Options{})
-	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: unbounded}, fails(errDial), fails(errDial), status(401), status(403), status(201))
-	_, _, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x")
-	wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted)
-	for _, want := range []int{401, 403} {
-		var last error
-		got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
-		if err != nil || got.Pending != 1 || got.Settled != 0 {
-			t.Errorf("refused with %d: %+v, %v", want, got, err)
-		}
-		if e := wantError(t, last, stetclient.ReasonRefused, stet.NotExecuted); !e.Pending || e.Response == nil || e.Response.StatusCode != want {
-			t.Errorf("progress is told %+v", e)
-		}
-	}
-	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
-		t.Errorf("the journal has %+v", all)
-	}
-	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
-		t.Errorf("with credentials: %+v, %v", got, err)
+		t.Error("it is not reported as pending")
 	}
 }
 
@@ -220,7 +157,7 @@ func TestIntentIsNeverIgnored(t *testing.T) {
 	s.wantAttempts(0)
 }
 
-func TestObserversAreNotToldTheKey(t *testing.T) {
+func TestObserversDoNotReceiveTheKey(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	see := func(name string) {
@@ -240,7 +177,7 @@ func TestObserversAreNotToldTheKey(t *testing.T) {
 	}
 	slices.Sort(seen)
 	if want := []string{"", "", "", "", "order 1", "order 1", "order 1", "order 1"}; !slices.Equal(seen, want) {
-		t.Errorf("they are told %q, want %q", seen, want)
+		t.Errorf("they receive %q, want %q", seen, want)
 	}
 }
 

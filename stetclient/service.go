@@ -3,7 +3,6 @@ package stetclient
 import (
 	"net/http"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
 )
 
@@ -15,8 +14,9 @@ const (
 	DefaultReplayedHeader = "Idempotent-Replayed"
 )
 
-// Service says how a service takes keys and marks replays. The zero value is for stet
-// and draft-ietf-httpapi-idempotency-key-header-07.
+// Service describes how a service accepts keys and marks replays. The zero value is for stet
+// and draft-ietf-httpapi-idempotency-key-header-07. If a service has the key in the body,
+// put it there yourself and use WithKey, with a derived key if there is a journal.
 type Service struct {
 	// Header is the request header that carries the key, X-Idempotency-Key
 	// for some. Default DefaultHeader.
@@ -24,22 +24,16 @@ type Service struct {
 	// Raw sends the key as it is. By default it is sent as a structured field
 	// String (RFC 9651), in double quotes.
 	Raw bool
-	// PutKey, if set, puts the key into the body, for services that look for
-	// it there; no header is sent. It is called once for an operation, with
-	// the body in memory (at most Options.MaxBody), and returns the body to
-	// send with every attempt.
-	PutKey func(body []byte, key string) ([]byte, error)
 	// ReplayedHeader is the response header that is "true" on replays.
 	// Default DefaultReplayedHeader.
 	ReplayedHeader string
-	// Classify, if set, is called with each response, whose body it must not read, and
-	// the resolution on it, and returns the resolution to use. A 400 or a 422 is never
-	// retried, even if it returns an error.
+	// Classify, if set, is called with each response and its resolution, and returns the
+	// resolution to use. It must not read the body. A 400 or a 422 is never retried.
 	Classify func(*http.Response, Resolution) Resolution
 }
 
-// Stripe returns the Service of Stripe: keys without quotes, and Stripe-Should-Retry,
-// which says whether to retry.
+// Stripe returns the Service of Stripe: keys without quotes, and Stripe-Should-Retry to say
+// whether to retry.
 func Stripe() Service {
 	return Service{Raw: true, Classify: func(res *http.Response, v Resolution) Resolution {
 		switch res.Header.Get("Stripe-Should-Retry") {
@@ -52,7 +46,7 @@ func Stripe() Service {
 	}}
 }
 
-// checkKey returns an error if no service could take the key.
+// checkKey returns an error if the key is not 1 to 255 bytes of visible ASCII.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey {
 		return misuse.Errorf("stetclient: the key has %d bytes; it must have 1 to %d", len(key), maxKey)
@@ -65,17 +59,14 @@ func checkKey(key string) error {
 	return nil
 }
 
-// judge returns the resolution on a response, and its problem document; body is
-// what was read of its body.
-func (s *Service) judge(res *http.Response, body []byte) (v Resolution, replayed bool, p *Problem) {
+// classify returns the resolution of a response, and its problem document. body is the
+// part of its body that was read.
+func (s *Service) classify(res *http.Response, body []byte) (v Resolution, replayed bool, p *Problem) {
 	replayed = res.Header.Get(s.ReplayedHeader) == "true"
-	if res.StatusCode < 300 && s.Classify == nil && res.Header[executionHeader] == nil {
-		return Resolution{Execution: stet.Executed}, replayed, nil
-	}
 	if res.StatusCode >= 400 {
 		p = parseProblem(res.Header, body)
 	}
-	v = verdictOf(res.StatusCode, res.Header, replayed, p)
+	v = resolutionOf(res.StatusCode, res.Header, replayed, p)
 	stands := v.stands
 	if s.Classify != nil {
 		v = s.Classify(res, v)

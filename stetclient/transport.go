@@ -1,7 +1,6 @@
 package stetclient
 
 import (
-	"encoding/hex"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,27 +10,22 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
-	"github.com/stet-go/stet/store"
 )
 
-// Transport is an http.RoundTripper that makes one operation of each request
-// with one of Options.Methods: it sends it with one key as often as the policy
-// allows, until it has an outcome. It is safe for concurrent use, has no
-// goroutine of its own, and needs not be closed.
+// Transport is an http.RoundTripper. Each request with one of Options.Methods is one operation:
+// it is sent with one key, as often as the policy allows, until it has an outcome. A Transport
+// is safe for concurrent use, starts no goroutines, and need not be closed.
 type Transport struct {
 	base http.RoundTripper
 	o    Options
-
-	budgets budgets
-	live    names
+	live names
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a Transport over base, which makes the attempts. Credentials that expire
-// belong into base, which is called for each attempt. A nil base is a clone of
-// http.DefaultTransport that waits DefaultHeaderTimeout for a response's header. Wrong
-// options are stet.KindInvalid.
+// New returns a Transport over base. base is called for each attempt, and can add credentials
+// that expire. A nil base means a clone of http.DefaultTransport that waits
+// DefaultHeaderTimeout for a response's header. Invalid options are stet.KindInvalid.
 func New(base http.RoundTripper, o Options) (*Transport, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -45,10 +39,10 @@ func New(base http.RoundTripper, o Options) (*Transport, error) {
 		own.ResponseHeaderTimeout = DefaultHeaderTimeout
 		base = own
 	}
-	return &Transport{base: base, o: o, budgets: budgets{Budget: o.Budget}}, nil
+	return &Transport{base: base, o: o}, nil
 }
 
-// CloseIdleConnections closes those of the RoundTripper below, for
+// CloseIdleConnections closes the idle connections of the RoundTripper below, for
 // http.Client.CloseIdleConnections.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
@@ -56,19 +50,22 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. A response that it returns is the
-// operation's outcome, and InfoOf says more about it. Its error is an *Error,
-// for requests that pass through that of the RoundTripper below.
+// RoundTrip implements http.RoundTripper. Its response is the operation's outcome; see InfoOf.
+// Its error is an *Error. Requests that are no operations return the error of the RoundTripper
+// below.
 //
-// The key is that of the request's header, else that of WithKey, else, after a
-// redirect, that of the request which was redirected, else a new one. A request
-// that a redirect made of another method, mostly a GET after a 303, is not the
-// operation any more, and passes through.
+// The key comes from the request's header, or WithKey, or the request before a redirect. If
+// there is none, it is a new UUID. If a redirect changes the method, such as to GET after a
+// 303, the request is no operation.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !t.covers(req) {
 		return t.base.RoundTrip(req)
 	}
 	c := &call{Context: req.Context(), t: t}
+	known := stet.NotExecuted
+	if from := redirected(req); from != nil {
+		known = from.series.earlier
+	}
 	if err := c.prepare(req); err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // a RoundTripper must, and nothing was sent
@@ -78,7 +75,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.o.Journal != nil {
 		return t.journaled(c)
 	}
-	return c.do(c.known())
+	return c.do(known)
 }
 
 // covers reports whether a request is an operation.
@@ -87,7 +84,7 @@ func (t *Transport) covers(req *http.Request) bool {
 		return false
 	}
 	if from := redirected(req); from != nil {
-		return from.req.Method == req.Method // else it fetches what came of the operation
+		return from.req.Method == req.Method // otherwise it fetches the result
 	}
 	if slices.Contains(t.o.Methods, req.Method) || len(req.Header[t.o.Service.Header]) > 0 {
 		return true
@@ -97,33 +94,27 @@ func (t *Transport) covers(req *http.Request) bool {
 	return given || named
 }
 
-// chooseKey finds the key of a request; field is the value of its header.
-func (c *call) chooseKey(req *http.Request) (key, field string, err error) {
+// chooseKey returns the key of a request.
+func (c *call) chooseKey(req *http.Request) (key string, err error) {
 	s := &c.t.o.Service
 	key, c.given = req.Context().Value(keyOf{}).(string)
 	switch values := req.Header[s.Header]; {
 	case len(values) > 1:
-		return "", "", misuse.Errorf("stetclient: the request has %d %s headers", len(values), s.Header)
+		return "", misuse.Errorf("stetclient: the request has %d %s headers", len(values), s.Header)
 	case len(values) == 1:
 		named, err := unquote(values[0])
 		if err == nil && c.given && key != named {
 			err = misuse.Errorf("stetclient: the request's %s header and its context name different keys", s.Header)
 		}
 		c.given = true
-		return named, values[0], err
+		return named, err
 	case c.given:
-	case c.from != nil:
-		key = c.from.key
-	default:
-		c.minted = true
-		field = mint()
-		key = field[1 : len(field)-1]
-		if s.Raw {
-			field = key
-		}
-		return key, field, nil
+		return key, checkKey(key)
 	}
-	return key, c.t.field(key), checkKey(key)
+	if from := redirected(req); from != nil {
+		return from.key, nil
+	}
+	return stet.NewKey(), nil
 }
 
 // field is the value of the header for a key that was checked.
@@ -148,29 +139,12 @@ func unquote(field string) (string, error) {
 		if err != nil {
 			return "", misuse.Errorf("stetclient: the key of the request begins with a quote and is no structured field string (RFC 9651): %w", err)
 		}
-		key, _ = item.Value.(string) // what begins with a quote is one
+		key, _ = item.Value.(string) // it begins with a quote
 	}
 	return key, checkKey(key)
 }
 
-// mint returns a new key in quotes, a UUID of version 4 (RFC 9562). The key and
-// its quoted form are one string, to spare each call an allocation.
-func mint() string {
-	id := store.NewOwner() // 128 random bits
-	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-	b := make([]byte, 0, 38)
-	b = append(b, '"')
-	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, part)
-	}
-	return string(append(b, '"'))
-}
-
-// redirected returns the call that an http.Client was redirected from to req, or
-// nil.
+// redirected returns the call whose response redirected an http.Client to req, or nil.
 func redirected(req *http.Request) *call {
 	for res := req.Response; res != nil && res.Request != nil; res = res.Request.Response {
 		if c := callOf(res); c != nil {
@@ -180,7 +154,7 @@ func redirected(req *http.Request) *call {
 	return nil
 }
 
-// callOf returns the call that a response belongs to, or nil.
+// callOf returns the call that returned a response, or nil.
 func callOf(res *http.Response) *call {
 	if res == nil || res.Request == nil {
 		return nil

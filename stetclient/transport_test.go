@@ -2,7 +2,6 @@ package stetclient_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +39,7 @@ func TestEachOperationGetsAFreshQuotedUUID(t *testing.T) {
 	}
 }
 
-func TestTheCallersKeyIsTaken(t *testing.T) {
+func TestKeyOfTheCaller(t *testing.T) {
 	const derived = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 	for _, c := range []struct {
 		name    string
@@ -121,27 +120,6 @@ func TestOtherRequestsPassThroughOnce(t *testing.T) {
 	}
 }
 
-func TestKeyInTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service := stetclient.Service{PutKey: func(body []byte, key string) ([]byte, error) {
-			return bytes.Replace(body, []byte("{"), []byte(`{"reference":"`+key+`",`), 1), nil
-		}}
-		tr, s := newClient(t, stetclient.Options{Service: service}, status(500), status(201))
-		res, _, err := post(t.Context(), t, tr, `{"amount":42}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, _ := stetclient.InfoOf(res)
-		want := `{"reference":"` + info.Key + `","amount":42}`
-		s.wantAttempts(2)
-		for _, sent := range s.sent {
-			if sent.body != want || sent.length != int64(len(want)) || sent.header.Get("Idempotency-Key") != "" {
-				t.Errorf("sent %q (%d) with %v, want %q and no header", sent.body, sent.length, sent.header, want)
-			}
-		}
-	})
-}
-
 func TestBodies(t *testing.T) {
 	const limit = 10
 	for _, c := range []struct {
@@ -156,8 +134,8 @@ func TestBodies(t *testing.T) {
 		{"read ahead", strings.NewReader("0123456789"), false, -1, 2, ""},
 		{"read ahead, of known length", strings.NewReader("012345678"), false, 9, 2, ""},
 		{"empty, of unknown length", strings.NewReader(""), false, -1, 2, ""},
-		{"too large", strings.NewReader("0123456789a"), false, -1, 1, stetclient.ReasonBody},
-		{"known to be too large", strings.NewReader("0123456789a"), false, 11, 1, stetclient.ReasonBody},
+		{"too large", strings.NewReader("0123456789a"), false, -1, 0, stetclient.ReasonRequest},
+		{"known to be too large", strings.NewReader("0123456789a"), false, 11, 0, stetclient.ReasonRequest},
 		{"unreadable", iotest.ErrReader(io.ErrUnexpectedEOF), false, -1, 0, stetclient.ReasonRequest},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -212,7 +190,7 @@ func (c *closer) Close() error {
 	return nil
 }
 
-func TestResponseThatBreaksOffIsAskedForAgain(t *testing.T) {
+func TestResponseThatBreaksOffIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := func(req *http.Request) (*http.Response, error) {
 			res, err := answer(201, "charge 1")(req)
@@ -240,7 +218,7 @@ func TestResponseThatBreaksOffIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestLargeResponsesReachTheCallerWhole(t *testing.T) {
+func TestLargeResponsesAreReturnedWhole(t *testing.T) {
 	for _, n := range []int{0, 1, 1023, 1024, 1025, 4096, 4097, 100_000} {
 		for _, known := range []bool{true, false} {
 			want := strings.Repeat("0123456789", n/10+1)[:n]
@@ -258,7 +236,7 @@ func TestLargeResponsesReachTheCallerWhole(t *testing.T) {
 	}
 }
 
-func TestEventStreamsAreNotHeldBack(t *testing.T) {
+func TestEventStreamsAreNotBuffered(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
 	stream := func(req *http.Request) (*http.Response, error) {
@@ -281,8 +259,8 @@ func TestEventStreamsAreNotHeldBack(t *testing.T) {
 	}
 }
 
-// TestAttemptTimeoutEndsWithTheHeaderOfAStream: what the caller reads has no limit
-// but its own, and the attempt's context ends when the caller is done.
+// TestAttemptTimeoutEndsWithTheHeaderOfAStream: the caller reads the body without a limit, and
+// Close ends the context of the attempt.
 func TestAttemptTimeoutEndsWithTheHeaderOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempt context.Context
@@ -352,65 +330,35 @@ func TestRoundTripperMayBreakItsContract(t *testing.T) {
 	})
 }
 
-func TestBreakerIsAskedAndTold(t *testing.T) {
+func TestBreakerSeesEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := errors.New("open")
-		var told []error
+		var received []error
 		allowed := 2
 		o := stetclient.Options{Breaker: func(*http.Request) (func(error), error) {
 			if allowed--; allowed < 0 {
 				return nil, open
 			}
-			return func(err error) { told = append(told, err) }, nil
+			return func(err error) { received = append(received, err) }, nil
 		}}
 		tr, s := newClient(t, o, status(500), status(429), status(201))
 		_, _, err := post(t.Context(), t, tr, "x")
 		wantError(t, err, stetclient.ReasonBreaker, stet.MayHaveExecuted)
 		if !errors.Is(err, open) {
-			t.Errorf("%v has lost the breaker's error", err)
+			t.Errorf("%v does not wrap the breaker's error", err)
 		}
 		s.wantAttempts(2)
-		if len(told) != 2 || told[0] == nil || told[1] == nil {
-			t.Errorf("the breaker was told %v", told)
+		if len(received) != 2 || received[0] == nil || received[1] == nil {
+			t.Errorf("the breaker received %v", received)
 		}
 		allowed = 1
-		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(told) != 3 || told[2] != nil {
-			t.Errorf("%v; the breaker was told %v", err, told)
+		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(received) != 3 || received[2] != nil {
+			t.Errorf("%v; the breaker received %v", err, received)
 		}
 	})
 }
 
-func TestRetriesOfOneHostAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 10, Base: time.Nanosecond, Cap: time.Nanosecond}, Budget: stetclient.Budget{Burst: 5, Ratio: 0.5, PerSecond: 1}}
-		tr, s := newClient(t, o, status(500))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonBudget, stet.MayHaveExecuted)
-		s.wantAttempts(6) // a first one and five tokens
-		for range 4 {     // two tokens come back with four firsts
-			_, _, _ = post(t.Context(), t, tr, "x")
-		}
-		s.wantAttempts(6 + 4 + 2)
-		time.Sleep(3 * time.Second) // the bubble's clock: three tokens
-		_, _, _ = post(t.Context(), t, tr, "x")
-		s.wantAttempts(12 + 1 + 3)
-		other := httptest.NewRequest("POST", "http://other.test/", nil)
-		_, _, _ = do(t, tr, other)
-		s.wantAttempts(16 + 6)
-	})
-}
-
-func TestConflictsTakeNoTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 10}, Budget: stetclient.Budget{Burst: 1, PerSecond: 1e-9}}
-		tr, s := newClient(t, o, status(409))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
-		s.wantAttempts(10)
-	})
-}
-
-func TestErrorsNameNoKey(t *testing.T) {
+func TestErrorsAndEventsHaveNoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []stetclient.Event
 		tr, _ := newClient(t, stetclient.Options{Observe: func(_ context.Context, e stetclient.Event) { events = append(events, e) }}, fails(errReset), status(500))

@@ -1,9 +1,9 @@
-// Package journal keeps a client's intents in an SQLite file: what
-// stetclient.Options.Journal asks for. It needs no server and no C compiler.
+// Package journal stores a client's intents in an SQLite file, for
+// stetclient.Options.Journal. It needs no server and no C compiler.
 //
-// What was acknowledged is on the disk (write-ahead log, synchronous=FULL). The
-// file belongs to one process at a time; it is released when that dies. It holds
-// request bodies, responses and keys, so only its owner may read it.
+// Acknowledged intents are on the disk (write-ahead log, synchronous=FULL). One process at a
+// time can open the file. It has request bodies, responses and keys, so only its owner can
+// read it.
 package journal
 
 import (
@@ -31,8 +31,8 @@ const (
 	// DefaultKeep is Options.Keep when that is 0.
 	DefaultKeep = 30 * 24 * time.Hour
 
-	version    = 1   // of the table, in user_version
-	busy       = 2   // seconds that Open waits for the process before it to die
+	version    = 2   // of the table, in user_version
+	busy       = 2   // seconds that Open waits for another process to close the file
 	purgeLimit = 100 // old intents removed with each that is settled
 	maxPage    = 1000
 )
@@ -42,17 +42,16 @@ type Options struct {
 	// MaxPending bounds the intents without an answer; more are refused with
 	// stetclient.ErrJournalFull. Default DefaultMaxPending.
 	MaxPending int
-	// Keep is how long an intent that has its answer is kept, and so how long
-	// its name gets that answer. Default DefaultKeep.
+	// Keep is how long an intent is stored after its answer. Until then, calls with its
+	// name return that answer. Default DefaultKeep.
 	Keep time.Duration
 }
 
 // Journal is a stetclient.Journal in an SQLite file. It is safe for concurrent
 // use.
 type Journal struct {
-	db   *sql.DB
-	o    Options
-	file *reserved
+	db *sql.DB
+	o  Options
 }
 
 var _ stetclient.Journal = (*Journal)(nil)
@@ -76,26 +75,15 @@ CREATE TABLE stet_intents (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX stet_intents_pending ON stet_intents (name) WHERE settled IS NULL;
 CREATE INDEX stet_intents_settled ON stet_intents (settled) WHERE settled IS NOT NULL;
-CREATE TABLE stet_pending (one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL) STRICT;
-INSERT INTO stet_pending VALUES (1, 0);
-CREATE TRIGGER stet_intents_added AFTER INSERT ON stet_intents BEGIN
-	UPDATE stet_pending SET count = count + 1;
-END;
-CREATE TRIGGER stet_intents_answered AFTER UPDATE OF settled ON stet_intents WHEN old.settled IS NULL AND new.settled IS NOT NULL BEGIN
-	UPDATE stet_pending SET count = count - 1;
-END;
-CREATE TRIGGER stet_intents_forgotten AFTER DELETE ON stet_intents WHEN old.settled IS NULL BEGIN
-	UPDATE stet_pending SET count = count - 1;
-END;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 `
 
 const columns = `name, key, method, url, host, header, body, created, execution, settled, status, gone, answer_header, answer`
 
-// Open opens the journal in the file at path, which it creates if need be; the
-// folder must exist. One that others may read is taken from them. Close it when the Transport is not used any more. A file
-// that another process has open, that was written by a newer version, or that has
-// more than one name (hard links), is refused.
+// Open opens the journal in the file at path. It creates the file if there is none, in a
+// folder that must exist, and makes it readable for its owner only. Close the journal after
+// the Transport's last use. Open refuses a file that is open already, has tables of another
+// version, or has more than one name (hard links).
 func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if path == "" || path == ":memory:" || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
 		return nil, fmt.Errorf("journal: the path is %q; name a file on the local disk", path)
@@ -108,20 +96,17 @@ func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	file, err := reserve(abs)
-	if err != nil {
+	if abs, err = createFile(abs); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	j, err := openFile(ctx, file.path, o)
+	j, err := openFile(ctx, abs, o)
 	if err != nil {
-		free(file)
-		return nil, fmt.Errorf("journal: %s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	j.file = file
 	return j, nil
 }
 
-// openFile opens the database in a file that is reserved.
+// openFile opens the database.
 func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(abs), RawQuery: url.Values{"_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy*1000), "locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)", "fullfsync(ON)", "trusted_schema(OFF)",
@@ -133,16 +118,15 @@ func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	db.SetMaxOpenConns(1) // which holds the file's lock
 	j := &Journal{db: db, o: o}
 	if err := j.prepare(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (if another process has it open: a journal belongs to one at a time)", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("%w (a journal can be open once at a time)", err), db.Close())
 	}
 	if err := tighten(abs, abs+"-wal", abs+"-shm"); err != nil {
-		return nil, errors.Join(fmt.Errorf("only its owner may read it: %w", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("journal: only its owner may read it: %w", err), db.Close())
 	}
 	return j, nil
 }
 
-// tighten takes the files of a journal, which may be older than this process,
-// from everybody but their owner.
+// tighten makes the files of a journal readable for their owner only.
 func tighten(paths ...string) error {
 	for _, path := range paths {
 		st, err := os.Stat(path)
@@ -156,7 +140,7 @@ func tighten(paths ...string) error {
 	return nil
 }
 
-// prepare makes the table of a new file, and refuses what it does not know.
+// prepare makes the table of a new file, and refuses tables of another version.
 func (j *Journal) prepare(ctx context.Context) error {
 	return j.tx(ctx, func(tx *sql.Tx) error {
 		var v, tables int
@@ -180,21 +164,22 @@ func (j *Journal) prepare(ctx context.Context) error {
 // tx runs fn in a transaction, and commits it unless fn returns an error.
 func (j *Journal) tx(ctx context.Context, fn func(*sql.Tx) error) error {
 	tx, err := j.db.BeginTx(ctx, nil)
+	if err == nil {
+		defer func() { _ = tx.Rollback() }()
+		err = fn(tx)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("journal: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return nil
 }
 
-// Close closes the file, once the calls at work are done.
+// Close waits for the calls in progress and closes the file.
 func (j *Journal) Close() error {
-	err := j.db.Close()
-	free(j.file)
-	return err
+	return j.db.Close()
 }
 
 // Add implements stetclient.Journal.
@@ -209,7 +194,7 @@ func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient
 			return err
 		}
 		var pending int
-		if err := tx.QueryRowContext(ctx, "SELECT count FROM stet_pending").Scan(&pending); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM stet_intents WHERE settled IS NULL").Scan(&pending); err != nil {
 			return err
 		}
 		if pending >= j.o.MaxPending {
@@ -221,7 +206,7 @@ func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient
 		return err
 	})
 	if err != nil {
-		return in, false, fmt.Errorf("journal: %w", err)
+		return in, false, err
 	}
 	return got, added, nil
 }
@@ -239,10 +224,7 @@ func (j *Journal) Mark(ctx context.Context, name, key string, x stet.Execution) 
 		_, err = tx.ExecContext(ctx, "UPDATE stet_intents SET execution = ? WHERE name = ?", x, name)
 		return err
 	})
-	if err != nil {
-		return stet.MayHaveExecuted, fmt.Errorf("journal: %w", err)
-	}
-	return was, nil
+	return was, err
 }
 
 // found returns ErrNoIntent if nothing was changed.
@@ -260,7 +242,7 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	err = j.tx(ctx, func(tx *sql.Tx) error {
+	return j.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE stet_intents SET settled = ?, status = ?, gone = ?, answer_header = ?, answer = ?, execution = ?
 			WHERE name = ? AND key = ? AND settled IS NULL`,
 			a.At.UnixMicro(), a.Status, a.Gone, header, notNil(a.Body), a.Execution, name, key)
@@ -268,7 +250,7 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 			return err
 		}
 		if err := found(res); err != nil {
-			var one int // the first answer stands
+			var one int // the first answer stays
 			err := tx.QueryRowContext(ctx, "SELECT 1 FROM stet_intents WHERE name = ? AND key = ?", name, key).Scan(&one)
 			if errors.Is(err, sql.ErrNoRows) {
 				return stetclient.ErrNoIntent
@@ -279,15 +261,11 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 			(SELECT name FROM stet_intents WHERE settled < ? ORDER BY settled LIMIT ?)`, a.At.Add(-j.o.Keep).UnixMicro(), purgeLimit)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return nil
 }
 
 // Forget implements stetclient.Journal.
 func (j *Journal) Forget(ctx context.Context, name string) error {
-	err := j.tx(ctx, func(tx *sql.Tx) error {
+	return j.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM stet_intents WHERE name = ? AND (settled IS NOT NULL OR execution = ?)", name, stet.NotExecuted)
 		if err != nil || found(res) == nil {
 			return err
@@ -302,13 +280,9 @@ func (j *Journal) Forget(ctx context.Context, name string) error {
 		}
 		return stetclient.ErrUnsettled
 	})
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return nil
 }
 
-// Pending implements stetclient.Journal. A limit above 1000 is taken for 1000.
+// Pending implements stetclient.Journal. A limit above 1000 means 1000.
 func (j *Journal) Pending(ctx context.Context, after string, limit int) ([]stetclient.Intent, error) {
 	return j.list(ctx, "SELECT "+columns+" FROM stet_intents WHERE settled IS NULL AND name > ? ORDER BY name LIMIT ?", after, min(limit, maxPage))
 }
@@ -358,7 +332,7 @@ func scan(row interface{ Scan(...any) error }) (in stetclient.Intent, err error)
 	return in, err
 }
 
-// notNil makes an empty value of none: a nil []byte would be NULL.
+// notNil returns b, or an empty slice for nil, because nil would be NULL.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}

@@ -65,7 +65,7 @@ func TestJournalIsForOneProcessAndItsOwner(t *testing.T) {
 	}
 }
 
-func TestJournalForgetsOldAnswers(t *testing.T) {
+func TestJournalRemovesOldAnswers(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{Keep: time.Hour})
 	now := time.Now()
 	for i := range 3 {
@@ -85,7 +85,7 @@ func TestJournalForgetsOldAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	if all, _ := j.List(t.Context(), "", 10); len(all) != 1 || all[0].Answer.Status != 201 {
-		t.Errorf("the first answer does not stand: %+v", all)
+		t.Errorf("the first answer was replaced: %+v", all)
 	}
 	_, settled := j.Mark(t.Context(), "2", "k2", stet.NotExecuted)
 	_, none := j.Mark(t.Context(), "none", "k", stet.NotExecuted)
@@ -103,7 +103,7 @@ func TestJournalForgetsOldAnswers(t *testing.T) {
 	}
 }
 
-func TestMarkSaysWhatWasNotedBefore(t *testing.T) {
+func TestMarkReturnsTheValueBefore(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/", Created: time.Now(), Execution: stet.MayHaveExecuted}
 	if _, _, err := j.Add(t.Context(), in); err != nil {
@@ -121,7 +121,7 @@ func TestMarkSaysWhatWasNotedBefore(t *testing.T) {
 	}
 }
 
-func TestJournalThatOthersMayReadIsTakenFromThem(t *testing.T) {
+func TestJournalIsMadeReadableForItsOwnerOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, journal.Options{})
 	if err := j.Close(); err != nil {

@@ -1,9 +1,9 @@
-/** Whether the operation was executed, as far as all attempts together tell. */
-export type Verdict = 'executed' | 'not-executed' | 'may-have-executed';
+/** Whether the operation was executed, from all attempts together. */
+export type Execution = 'executed' | 'not-executed' | 'may-have-executed';
 
 /**
  * Why a call ended:
- * - outcome: response is the operation's outcome; every later call gets the same.
+ * - outcome: response is the operation's outcome; every later call returns the same.
  * - gone: the operation was executed, and its response was discarded, or was too large.
  * - refused: the last answer refused the request, such as a 401. An earlier attempt may have executed it.
  * - attempts, time: the policy allows no further attempt.
@@ -21,7 +21,7 @@ export type Reason = 'outcome' | 'gone' | 'refused' | 'attempts' | 'time' | 'abo
 export interface Answer {
   /** The name of the operation, or its key if it has none: not for logs then. */
   operation: string;
-  verdict: Verdict;
+  execution: Execution;
   /** It has an outcome, which does not change. The journal stores it until told is called. */
   settled: boolean;
   reason: Reason;
@@ -33,9 +33,9 @@ export interface Answer {
   problem: Record<string, unknown> | null;
   /** How many this call has made; 0 if the outcome is the journal's. */
   attempts: number;
-  /** When the service asked to come again, in milliseconds; 0 if it did not. */
+  /** The wait that the service asked for, in milliseconds; 0 without one. */
   retryAfter: number;
-  /** What went wrong last, or null. */
+  /** The last error, or null. */
   error: unknown;
   /**
    * Call it when the user has seen the outcome. It removes the entry of an operation without a name. A named entry is
@@ -74,17 +74,17 @@ export interface Pending {
   method: string;
   url: string;
   created: Date;
-  verdict: Verdict;
+  execution: Execution;
   settled: boolean;
 }
 
-/** What the option observe gets: after each attempt, with each status of an accepted operation, and each error of the journal. */
+/** The argument of observe: after each attempt, with each status of an accepted operation, and each error of the journal. */
 export interface Event {
   operation?: string;
   attempt?: number;
   status?: number;
-  execution?: Verdict;
-  /** When the next attempt is due, in milliseconds; undefined if there is none. */
+  execution?: Execution;
+  /** When the next attempt is due, in milliseconds; undefined without one. */
   retryIn?: number;
   progress?: Record<string, unknown>;
   error?: unknown;
@@ -97,7 +97,7 @@ export interface Journal {
 
 /** The bounds of a journal. */
 export interface JournalOptions {
-  /** How many operations it takes; one more is refused. Default 1000. */
+  /** The maximum number of operations; one more is refused. Default 1000. */
   maxEntries?: number;
   /** The bodies of requests without an outcome and of outcomes, in bytes. Default 16 MiB. */
   maxBytes?: number;
@@ -113,19 +113,19 @@ export interface Options {
   attempts?: number;
   /** How long after its start a call may begin another attempt. Default 120000; at most a day. */
   elapsed?: number;
-  /** The bound of the first wait, drawn evenly from 0 (full jitter), on top of Retry-After. Each further bound is twice as long. Default 200. */
+  /** The bound of the first wait, random from 0 (full jitter), added to Retry-After. Each further bound is twice as long. Default 200. */
   base?: number;
-  /** The greatest bound of a wait. Default 20000. */
+  /** The maximum bound of a wait. Default 20000. */
   cap?: number;
   /** How long an attempt may take, its answer included. Default 30000. */
   attemptTimeout?: number;
   /** How long a call waits for the outcome after a 202; 0: the 202 is the outcome. Default 120000; at most a day. */
   wait?: number;
-  /** The greatest age of an operation that is sent again. It must be shorter than the time for which the service retains keys. Default 23 hours. */
+  /** The maximum age of an operation that is sent again. It must be shorter than the time for which the service retains keys. Default 23 hours. */
   maxAge?: number;
-  /** The greatest request body, in bytes. Default 1 MiB; at most 64 MiB. */
+  /** The maximum size of a request body, in bytes. Default 1 MiB; at most 64 MiB. */
   maxBody?: number;
-  /** The greatest response body, in bytes; of a longer one only the verdict is stored, and its reason is gone. Default 1 MiB; at most 64 MiB. */
+  /** The maximum size of a response body, in bytes; of a longer one only the execution is stored, and its reason is gone. Default 1 MiB; at most 64 MiB. */
   maxResponse?: number;
   /** The request header that carries the key. Default Idempotency-Key. */
   header?: string;
@@ -150,7 +150,7 @@ export interface Client {
   fetch(url: string | URL, init: OperationInit): Promise<Answer>;
   /** The operations whose outcome was not confirmed with told, oldest first. It rejects if the journal cannot be read. */
   pending(): Promise<Pending[]>;
-  /** Finishes them: sends those again that have no outcome, with their keys. It rejects if the journal cannot be read. */
+  /** Sends the operations without an outcome again, with their keys, and returns all answers. It rejects if the journal cannot be read. */
   resume(options?: { signal?: AbortSignal }): Promise<Answer[]>;
   /**
    * Removes an operation from the journal. Its name is then free for a new one. An operation without an outcome may have

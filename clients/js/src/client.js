@@ -3,7 +3,7 @@
 import { outcomeOf, statusURL } from './client/accepted.js';
 import { capture, checkName, mint } from './client/request.js';
 import { attempts, linked, tooOld } from './client/send.js';
-import { executed, mayHave, notExecuted, parseProblem } from './client/verdict.js';
+import { executed, mayHave, notExecuted, parseProblem } from './client/resolution.js';
 import { indexedDBJournal } from './journal.js';
 
 export { indexedDBJournal, memoryJournal } from './journal.js';
@@ -60,7 +60,7 @@ export function createClient(options = {}) {
       const { entry, secrets } = await capture(url, init, c);
       return alone(c, entry, signal, () => begin(c, entry, init.key !== undefined, { secrets, signal, wait }));
     },
-    pending: async () => (await untold(c)).map(({ name, method, url, created, execution, answer }) => ({ operation: name, method, url, created: new Date(created), verdict: execution, settled: answer !== null })),
+    pending: async () => (await untold(c)).map(({ name, method, url, created, execution, answer }) => ({ operation: name, method, url, created: new Date(created), execution, settled: answer !== null })),
     resume: ({ signal } = {}) => resume(c, signal),
     forget: (operation, { unsettled = false } = {}) => forget(c, operation, unsettled),
   };
@@ -127,7 +127,7 @@ async function begin(c, wanted, given, how, tries = 3) {
   }
   const answer = await further(c, entry, how);
   if (answer !== undefined) return answer;
-  // Another tab, which had lost its turn, has ended it meanwhile.
+  // Another tab has ended it in the meantime.
   if (tries > 1) return begin(c, wanted, given, how, tries - 1);
   return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs have the operation in progress'), execution: mayHave });
 }
@@ -140,7 +140,7 @@ function corrects(wanted, { method, url, answer }) {
   return [400, 402, 409, 422].includes(answer.status) && problem?.execution === undefined; // which those of stet have
 }
 
-// further makes the call of an entry that was in the journal before; none if it has ended meanwhile.
+// further makes the call of an entry that was in the journal before; undefined if it has ended in the meantime.
 async function further(c, { name, key }, how) {
   const turn = mint();
   let entry;
@@ -163,15 +163,15 @@ function recorded(c, entry) {
   const { status, statusText, headers, body, execution, redirected } = entry.answer;
   const problem = parseProblem(new Headers(headers), body ?? new Uint8Array(0));
   const answer = body === null ? undefined : { status, statusText, headers: new Headers(headers), body, redirected };
-  return answerOf(c, entry, { reason: answer ? 'outcome' : 'gone', settled: true, answer, execution, verdict: { replayed: true, problem } });
+  return answerOf(c, entry, { reason: answer ? 'outcome' : 'gone', settled: true, answer, execution, resolution: { replayed: true, problem } });
 }
 
 // run sends an entry, waits for the outcome after a 202, and stores the outcome.
 async function run(c, entry, turn, how) {
   const all = await attempts(c, entry, how);
   if (all.reason !== undefined) return unsettled(c, entry, turn, all);
-  const { verdict } = all;
-  if (!verdict.stands && verdict.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
+  const { resolution } = all;
+  if (!resolution.stands && resolution.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
     return unsettled(c, entry, turn, { ...all, reason: 'refused' });
   }
   if (all.answer.status !== 202 || how.wait === 0) return settle(c, entry, all);
@@ -184,7 +184,7 @@ async function run(c, entry, turn, how) {
   if (at === undefined) return settle(c, entry, all);
   const end = await outcomeOf(c, entry, all.answer, how);
   if (end.outcome) return settle(c, entry, { ...all, ...end.outcome, execution: end.execution });
-  if (end.reason === 'gone') return settle(c, entry, { ...all, reason: 'gone', answer: { ...end.answer, whole: false }, execution: end.execution, verdict: { ...verdict, problem: end.problem } });
+  if (end.reason === 'gone') return settle(c, entry, { ...all, reason: 'gone', answer: { ...end.answer, whole: false }, execution: end.execution, resolution: { ...resolution, problem: end.problem } });
   return unsettled(c, entry, turn, { ...all, ...end, answer: end.answer ?? all.answer });
 }
 
@@ -217,13 +217,13 @@ async function unsettled(c, entry, turn, all) {
 }
 
 // answerOf returns the answer of a call.
-function answerOf(c, entry, { execution, reason, settled = false, answer, verdict, attempts: made = 0, error }) {
+function answerOf(c, entry, { execution, reason, settled = false, answer, resolution, attempts: made = 0, error }) {
   const { status, statusText, headers, body } = answer ?? {};
   const empty = status === 204 || status === 205 || status === 304;
   return {
-    operation: entry.name, verdict: execution, settled, reason, replayed: verdict?.replayed ?? false, problem: verdict?.problem ?? null,
+    operation: entry.name, execution, settled, reason, replayed: resolution?.replayed ?? false, problem: resolution?.problem ?? null,
     response: answer ? new Response(empty ? null : body, { status, statusText, headers }) : null,
-    attempts: made, retryAfter: settled ? 0 : verdict?.after ?? 0, error: error ?? null,
+    attempts: made, retryAfter: settled ? 0 : resolution?.after ?? 0, error: error ?? null,
     told: async () => { if (settled) await inTime(c.journal.told(entry.name, entry.key)); },
   };
 }
@@ -239,7 +239,7 @@ async function resume(c, signal) {
     }
   };
   await Promise.all(Array.from({ length: concurrency }, work));
-  return answers.filter((answer) => answer !== undefined); // those that another tab has ended meanwhile
+  return answers.filter((answer) => answer !== undefined); // without those that another tab has ended
 }
 
 async function forget(c, operation, unsettled) {

@@ -1,4 +1,4 @@
-// Messages that leave with the outcome.
+// Messages that are stored with the outcome.
 
 const emitting = new WeakMap(); // what emits, by the client that a handler has
 

@@ -1,4 +1,4 @@
-// Fingerprints: the digest of what a request asks for, byte for byte that of Go.
+// Fingerprints: the digest of a request, the same bytes as in Go.
 
 import { createHash } from 'node:crypto';
 
@@ -14,7 +14,7 @@ export function fingerprint(parts, version = 1) {
   return Buffer.concat([Buffer.of(version), hash.digest()]);
 }
 
-// They change what a POST asks for, where a server heeds them.
+// Some servers let these fields override the method of a POST.
 const overrides = ['X-Http-Method-Override', 'X-Http-Method', 'X-Method-Override'];
 
 /**

@@ -1,4 +1,4 @@
-/** Brings a body into the form that goes into a fingerprint. mediaType is in lower case, '' if there is none. */
+/** Returns the form of a body that goes into the fingerprint. mediaType is in lower case, '' if there is none. */
 export type Canonicalize = (mediaType: string, body: Buffer) => Buffer;
 
 /**
@@ -24,11 +24,11 @@ export function requestFingerprint(request: SentRequest, canonicalize?: Canonica
 
 /** A message that is sent after the outcome is stored. */
 export interface Message {
-  /** Where it goes: a topic, a subject, a routing key. 1 to 1024 bytes without control characters. */
+  /** The topic, subject or routing key. 1 to 1024 bytes without control characters. */
   to: string;
   /** The ordering key, for brokers that have one. */
   key?: string;
-  /** Goes along with it. content-type is text/plain; charset=utf-8 for text and application/json for JSON, if it is not here. */
+  /** Header fields. content-type is text/plain; charset=utf-8 for text and application/json for JSON, if it is not here. */
   header?: Record<string, string>;
   /** Bytes, text, or anything else that JSON.stringify takes. Default: none. */
   body?: unknown;
@@ -41,46 +41,46 @@ export interface Message {
  */
 export function emit(client: object, message: Message): Promise<string>;
 
-/** What both idempotency functions take. */
+/** Options of both idempotency functions. */
 interface Common {
   /** The Pool of pg whose transactions have the business writes and the outcomes. */
   pool: { connect(): Promise<any> };
-  /** The greatest request body in bytes. Default 1 MiB. */
+  /** The maximum size of a request body, in bytes. Default 1 MiB. */
   maxBody?: number;
-  /** The greatest response that is stored, in bytes; a larger one leaves a tombstone. Default 1 MiB; at most 64 MiB. */
+  /** The maximum size of a stored response, in bytes. Of a larger one, only the execution is stored. Default 1 MiB; at most 64 MiB. */
   maxResult?: number;
   /** Reports whether a response rolls the transaction back, and is not stored. Default: 500 and above, 401, 403, 407, 408, 425 and 429. */
   rollsBack?: (status: number, header: (name: string) => string | undefined) => boolean;
   /** How long results are stored: an interval of PostgreSQL's. Default '24 hours'. */
   keep?: string;
-  /** How long a key refuses to run again. Default 30 days, or keep if that is longer. */
+  /** How long the key is stored and prevents a second run. Default 30 days, or keep if that is longer. */
   tombstone?: string | null;
   /** How long a handler may take until its response has ended, in milliseconds; then it is rolled back. Default 30000. */
   timeout?: number;
-  /** Roll back, with 500, what a handler answers that never used its client. By default that is logged, once for each operation. */
+  /** If a handler did not use its client, roll back and respond with 500. By default that is logged, once for each operation. */
   requireTransaction?: boolean;
-  /** Where 'stet migrate' has put the functions. Default 'stet'. */
+  /** The schema in which 'stet migrate' created the functions. Default 'stet'. */
   schema?: string;
   /** As of 'stet migrate --table'. Default 'records'. */
   table?: string;
-  /** What the types of problems begin with. */
+  /** The prefix of the type of each problem. */
   problemBase?: string;
-  /** Gets what goes wrong: never a key or a body. Default: console.error. */
+  /** Receives errors, without keys and bodies. Default: console.error. */
   log?: (message: string, error?: string) => void;
 }
 
 /** Options of a service that begins its operations by itself. */
 export interface Options<Request> extends Common {
   sidecar?: false;
-  /** Whose key it is, as authentication has established it: a tenant, an account. '' refuses the request with 403; 1 to 1024 bytes. */
+  /** The authenticated tenant or account that owns the key, 1 to 1024 bytes. '' refuses the request with 403. */
   scope: (request: Request) => string | undefined | Promise<string | undefined>;
   /** The request header that carries the key. Default 'Idempotency-Key'. */
   header?: string;
-  /** That of stet.Options, if a Go service shares the keys. Default ''. */
+  /** The Namespace of stet.Options, if a Go service shares the keys. Default ''. */
   namespace?: string;
-  /** What operators read of an operation. Default ''. */
+  /** The class that operators see. Default ''. */
   class?: string;
-  /** What the operation is called. Default: the method and the path of the route. */
+  /** The name of the operation. Default: the method and the path of the route. */
   name?: (request: Request) => string;
   /** The service's own reference, such as an order's ID. Default: none. */
   ref?: (request: Request) => string;
@@ -88,7 +88,7 @@ export interface Options<Request> extends Common {
   canonicalize?: Canonicalize;
 }
 
-/** Options of a service behind 'stet proxy', on a route with 'settles: service'. Scope, key and what counts as the same request are said in stet.yaml. */
+/** Options of a service behind 'stet proxy', on a route with 'settles: service'. Scope, key and fingerprint are configured in stet.yaml. */
 export interface SidecarOptions extends Common {
   sidecar: true;
 }

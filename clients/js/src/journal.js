@@ -3,7 +3,7 @@
 import { mint } from './client/request.js';
 import { sleep } from './client/send.js';
 
-/** The journal takes no more operations. */
+/** The journal stores no more operations. */
 export class JournalFull extends Error {
   name = 'JournalFull';
 }
@@ -123,7 +123,7 @@ export function memoryJournal(options = {}) {
 
 const headOf = ({ body, answer, ...head }) => ({ ...head, answer: answer && { ...answer, body: null } });
 
-// inTurn calls fn when those before it, of this name, have ended, unless signal ends first.
+// inTurn calls fn after the earlier calls of this name, unless signal ends first.
 async function inTurn(turns, name, fn, signal) {
   const before = turns.get(name);
   let leave;
@@ -219,8 +219,7 @@ class Database {
     return this.#leased(entry, signal, fn); // a page without TLS
   }
 
-  // leased is not more than courtesy: a tab that was asleep may lose its lease, and two tabs send then,
-  // with one key.
+  // The lease is no guarantee: a suspended tab can lose it. Then two tabs send, with one key.
   async #leased(name, signal, fn) {
     const holder = mint();
     const hold = (taking) => this.#transact(['leases'], 'readwrite', async (leases) => {

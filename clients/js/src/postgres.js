@@ -1,4 +1,4 @@
-// One transaction of node-postgres, which has the business writes and the outcome.
+// One transaction of node-postgres, with the business writes and the outcome.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { lets } from './emit.js';
@@ -109,7 +109,7 @@ class Transaction {
     this.release(true);
   }
 
-  /** Rolls back. What the handler still waits for is waited for. */
+  /** Waits for the handler's running statements and rolls back. */
   async rollback() {
     this.open = false;
     if (this.connection === undefined) return;
@@ -118,9 +118,9 @@ class Transaction {
   }
 
   /**
-   * Settles and commits. It returns { action: 'committed' } if that stands; the row of stet_begin
-   * if the answer to COMMIT was lost and something else stands; 'nothing' for the action if
-   * nothing does, 'unknown' if that could not be found out, or is the sidecar's to find out. Before COMMIT was sent, it throws.
+   * Settles and commits. It returns { action: 'committed' } if that succeeded. If COMMIT was not acknowledged, it returns
+   * the row of stet_begin for another outcome, the action 'nothing' if there is none, or 'unknown' if that could not be
+   * read or the sidecar must read it. Before COMMIT was sent, it throws.
    */
   async commit({ status, headers, contentType, body, gone }) {
     const { maxResult, keep, tombstone } = this.options;
@@ -146,7 +146,7 @@ class Transaction {
       this.abandon();
       if (refused(error)) throw error;
       if (this.xid !== undefined) {
-        this.options.log('a COMMIT was not answered; the sidecar finds out what became of it', described(error));
+        this.options.log('a COMMIT was not acknowledged; the sidecar determines its outcome', described(error));
         return { action: 'unknown' };
       }
       return this.lookUp();
@@ -158,8 +158,8 @@ class Transaction {
   }
 
   /**
-   * Ends what a handler has ended itself, where there was no row of stet_begin to keep PostgreSQL from it: if it
-   * has committed, the outcome is a failure, lest it runs again.
+   * Settles after the handler has ended the transaction itself. Without a row of stet_begin, PostgreSQL cannot refuse
+   * its COMMIT. If it has committed, a failure is stored, so that a retry does not run again.
    */
   async ended() {
     const { rows } = await within(commitTimeout, this.connection.query('SELECT pg_catalog.txid_status($1::bigint) AS ended', [this.xid]));
@@ -167,7 +167,7 @@ class Transaction {
       this.late ??= new Error('stet: the handler has rolled back its transaction; nothing was settled, and a retry runs again');
       return;
     }
-    this.late = new Error('stet: the handler has committed its transaction: what it wrote stands, and a retry gets a failure, lest it runs again');
+    this.late = new Error('stet: the handler has committed its transaction: its writes are committed, and a retry receives a failure so that it does not run again');
     this.options.log(this.late.message);
     const { headers, ...failure } = problem('not-settled', { base: this.options.problemBase });
     const { 'Content-Type': type, ...fields } = headers;
@@ -177,7 +177,7 @@ class Transaction {
     await within(commitTimeout, this.connection.query('COMMIT')); // if a transaction is open
   }
 
-  /** Finds out, on another connection, what became of a COMMIT whose answer was lost. The old
+  /** Reads, on another connection, the outcome of an unacknowledged COMMIT. The old
    * transaction holds its key until it has ended. "run" therefore proves that nothing was committed. */
   async lookUp() {
     const until = Date.now() + commitTimeout;
@@ -193,7 +193,7 @@ class Transaction {
         if (row.action !== 'in_flight') return row;
       } catch (error) {
         begun.then(({ action, tx }) => action === 'run' && tx.rollback(), () => {}); // in case it comes later
-        if (kind(error) !== 'unavailable') this.options.log('the outcome of a COMMIT could not be looked up yet', described(error));
+        if (kind(error) !== 'unavailable') this.options.log('the outcome of a COMMIT could not be read yet', described(error));
       }
       if (Date.now() > until) return { action: 'unknown' };
       await sleep(pause);

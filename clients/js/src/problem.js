@@ -35,12 +35,12 @@ const problems = {
   'misconfigured': [500, 'Idempotency misconfigured', 'The server could not begin the operation.', false, not],
 };
 
-/** What problems that are no outcome begin with. */
+/** The prefix of the type of each problem. */
 export const problemBase = 'https://github.com/stet-go/stet/blob/main/docs/problems.md#';
 
 /**
- * The answer that a problem is: status, headers and body. again is when to ask again, in seconds;
- * detail and execution take the place of the problem's own.
+ * Returns the response of a problem: status, headers and body. again is Retry-After in seconds;
+ * detail and execution replace the problem's own.
  */
 export function problem(name, { base = problemBase, detail, again, execution } = {}) {
   const [status, title, text, retryable, executed] = problems[name];

@@ -28,7 +28,7 @@ export class Capture {
       flushHeaders: () => {},
       destroy: () => this.destroy(),
     };
-    // Middleware around may have put functions of its own there.
+    // Outer middleware may have replaced these methods.
     this.were = new Map([...methods, 'headersSent', 'writableEnded'].map((name) => [name, Object.getOwnPropertyDescriptor(res, name)]));
     for (const name of methods) Object.defineProperty(res, name, { configurable: true, writable: true, value: own[name] });
     Object.defineProperty(res, 'headersSent', { configurable: true, get: () => this.begun });
@@ -160,7 +160,7 @@ function stored(header, before) {
 const list = (value) => [value].flat().map(String);
 const text = (value) => (value === undefined ? undefined : list(value).join(', '));
 
-/** Sends an answer that is no handler's: a replay or a problem. */
+/** Sends a replay or a problem. */
 export function send(res, { status, headers, body, problem }) {
   if (problem !== undefined) for (const name of ['Content-Length', 'ETag', 'Last-Modified']) res.removeHeader(name);
   for (const [name, value] of Object.entries(headers)) {
@@ -172,7 +172,7 @@ export function send(res, { status, headers, body, problem }) {
   res.end(body.length > 0 ? body : undefined);
 }
 
-/** The answer that a stored outcome is, for a request with these headers. */
+/** Returns a stored outcome as the response to a request with these headers. */
 export function replayed({ status, headers, contentType, body }, request) {
   const fields = {};
   const allowed = lookup(headers, 'access-control-allow-origin');
@@ -187,7 +187,7 @@ export function replayed({ status, headers, contentType, body }, request) {
   return { status, headers: fields, body: status === 204 || status === 304 ? Buffer.alloc(0) : body };
 }
 
-/** The values of a field, whose name may be written in any way. */
+/** The values of a field. The case of its name is ignored. */
 export function lookup(headers, name) {
   return Object.entries(headers).find(([key]) => key.toLowerCase() === name)?.[1];
 }

@@ -1,4 +1,4 @@
-// The request path: named, read, run or replayed. Express and Fastify differ only around it.
+// The request path: the operation is named, and the request is read, run or replayed. Express and Fastify differ only around it.
 
 import { advice, begin, described, kind } from './postgres.js';
 import { isJSON } from './canonical.js';
@@ -8,7 +8,7 @@ import { perhaps, problem } from './problem.js';
 import { claimed, claimsOf, fenced, logOnce } from './sidecar.js';
 import { Capture, accepts, destroyed, lookup, mute, replayed, send } from './response.js';
 
-/** Finds out which operation a request is of, from its header alone: { operation } or { refusal }. request is the framework's, req is Node's. */
+/** Returns the operation of a request from its header: { operation } or { refusal }. request is the framework's, req is Node's. */
 export async function named(options, request, req, name) {
   const claims = claimsOf(req);
   if (options.sidecar || claims.length > 0) return claimed(options, claims);
@@ -36,7 +36,7 @@ export async function named(options, request, req, name) {
   return { operation: { scope, key, name: label(options.name?.(request) ?? name), ref: label(options.ref?.(request) ?? '').replace(/^(?:sealed:)+/, '') } };
 }
 
-// label makes a text fit what operators read: no control characters, at most 255 bytes.
+// label returns a text for operators: without control characters, at most 255 bytes.
 function label(text) {
   let fits = String(text).replace(/\p{Cc}/gu, '').toWellFormed();
   while (Buffer.byteLength(fits) > 255) fits = fits.slice(0, -1).toWellFormed();
@@ -55,12 +55,12 @@ export async function read(options, req, stream) {
   }
   stream.resume();
   const got = refusal('body-too-large', `The request body is larger than ${options.maxBody} bytes.`);
-  got.refusal.headers.Connection = 'close'; // lest a client sends all of it
+  got.refusal.headers.Connection = 'close'; // so that a client does not send all of it
   return got;
 }
 
-// collected is what a stream has; undefined if that is more than limit bytes. The stream is not
-// destroyed then, as for await would have it: it is the connection.
+// collected returns the bytes of a stream; undefined if there are more than limit. The stream is not
+// destroyed then, because that would close the connection.
 function collected(stream, limit) {
   return new Promise((resolve, reject) => {
     const chunks = [];
@@ -104,8 +104,8 @@ export function fingerprinted(options, req, target, body) {
 const running = new WeakMap();
 
 /**
- * Is a request's operation running, so that this would be inside it? A refusal then: what the inner
- * one says, such as in-flight, must not be the outcome of the outer one, which is rolled back.
+ * Returns a refusal if the request's operation is running, so that this call would be inside it. A response of
+ * the inner call, such as in-flight, must not be the outcome of the outer one. The outer one is rolled back.
  */
 export function nested(options, req) {
   const tx = running.get(req);
@@ -136,7 +136,7 @@ export async function serve({ options, operation, req, res, before, handler, ans
   }
   if (begun.action !== 'run') return answer(options, begun, req, say, refuse);
   const { tx } = begun;
-  // A retry is answered by the sidecar: nothing will be there again, all is to be kept.
+  // The sidecar responds to a retry without this middleware, so the whole header is stored.
   const capture = new Capture(res, options.sidecar ? {} : before);
   running.set(req, tx);
   try {
@@ -200,7 +200,7 @@ function refusal({ options, operation, req, res, before, say, refuse }) {
   });
 }
 
-// conclude commits what a response says, or rolls it back, and answers.
+// conclude commits and sends a response, or rolls back.
 async function conclude({ options, operation, tx, capture, req, res, say, refuse }) {
   const { cut, ...response } = capture.response();
   const flaw = capture.over ? 'response-too-large' : cut ? 'response-invalid' : undefined;
@@ -252,7 +252,7 @@ function misplaced(options, { name }, { headers }) {
   }
 }
 
-// outcomeOf is what is stored of a response: nothing of one that is too large.
+// outcomeOf returns the stored form of a response; no body if it is too large.
 function outcomeOf(response, maxResult) {
   const fields = JSON.stringify(response.headers);
   const spaces = fields.length; // more than PostgreSQL puts between them
@@ -280,12 +280,12 @@ async function run(capture, tx, handler, options) {
   const called = (async () => handler(tx.client))();
   const failed = new Promise((_, reject) => called.catch(reject));
   failed.catch((error) => {
-    if (tx.committed) tx.options.log('a handler failed after its outcome was committed, which stands', described(error));
+    if (tx.committed) tx.options.log('a handler failed after its outcome was committed; the outcome is unchanged', described(error));
     else tx.late ??= error; // until the COMMIT it counts
   });
   try {
     await Promise.race([capture.ended, failed, late]);
-    // What the handler still does at once, it does in time.
+    // Statements that the handler sends in the same tick are still in time.
     await Promise.race([new Promise(setImmediate), failed]);
   } finally {
     clearTimeout(timer);
@@ -298,7 +298,7 @@ function header(res, name) {
   return value === undefined ? undefined : String(value);
 }
 
-// trouble answers where the store failed before anything was committed.
+// trouble responds when the store failed before anything was committed.
 function trouble(options, error, refuse) {
   switch (kind(error)) {
     case 'unavailable':
@@ -313,7 +313,7 @@ function trouble(options, error, refuse) {
   }
 }
 
-// answer answers with what stands.
+// answer sends the stored outcome.
 function answer(options, row, req, say, refuse) {
   switch (row.action) {
     case 'in_flight':

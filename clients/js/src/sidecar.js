@@ -1,10 +1,10 @@
-// Behind the sidecar: stet proxy has claimed the operation, and this service settles it (settles: service).
+// Services behind the sidecar: stet proxy claims the operation, and the service settles it (settles: service).
 
 import { problem } from './problem.js';
 
 const text = /^c1\.[0-9a-f]{64}\.[0-9a-f]{32}\.[0-7][0-9a-f]{15}$/;
 
-/** The options that stet.yaml has in their place. */
+/** The options that are set in stet.yaml instead. */
 export const theSidecars = ['scope', 'namespace', 'class', 'name', 'ref', 'header', 'canonicalize'];
 
 /** The values of Stet-Claim that a request has. */
@@ -26,7 +26,7 @@ export function claimed(options, claims) {
 
 const logged = new WeakMap();
 
-/** Logs what any request can cause. */
+/** Logs a message once, because any request can cause it. */
 export function logOnce(options, message) {
   const before = logged.get(options) ?? new Set();
   logged.set(options, before);
@@ -35,9 +35,9 @@ export function logOnce(options, message) {
   options.log(message);
 }
 
-/** What is answered where a claim has ended before it was settled. */
+/** The response if a claim has ended before it was settled. */
 export function fenced(options) {
-  options.log('the claim of the sidecar has ended or was never one of this database: this try was rolled back');
+  options.log('the claim of the sidecar has ended or was never one of this database: this attempt was rolled back');
   const detail = 'This try was too late, and was rolled back. Another one may have been executed.';
   return problem('in-flight', { base: options.problemBase, detail, again: 1 });
 }

@@ -14,7 +14,7 @@ const json = (status, value, headers = {}) => reply(status, { 'Content-Type': 'a
 const took = json(202, { id: '1', status_url: '/status/1' }, { Location: '/status/1' });
 const running = json(200, { id: '1', state: 'running', attempts: 1 });
 const ended = (outcome, state = 'completed') => json(200, { id: '1', state, attempts: 1, outcome });
-const brief = ({ verdict, settled, reason }) => ({ verdict, settled, reason });
+const brief = ({ execution, settled, reason }) => ({ execution, settled, reason });
 const text = async (answer) => `${answer.response.status} ${await answer.response.text()}`;
 const post = { method: 'POST', body: '{}', headers: { 'Content-Type': 'application/json' } };
 
@@ -34,7 +34,7 @@ for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling 
       if (event.progress.progress?.message === 'packing' || options.fetch) void open(gate).catch(() => {});
     } });
     const answer = await client.fetch(`${accepting}/orders`, { ...order(gate), operation: 'o' });
-    assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome' });
+    assert.deepEqual(brief(answer), { execution: 'executed', settled: true, reason: 'outcome' });
     assert.equal(await text(answer), '200 {"parcel":12345678901234567890,"note":"\\"}é"}');
     assert.equal(answer.response.headers.get('Content-Type'), 'application/json');
     assert.ok(progress.length > 0);
@@ -46,7 +46,7 @@ for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling 
     const gate = `failed ${how}`;
     await open(gate);
     const answer = await clientOf(options).fetch(`${accepting}/orders`, order(gate, 'fail'));
-    assert.deepEqual(brief(answer), { verdict: 'may-have-executed', settled: true, reason: 'outcome' });
+    assert.deepEqual(brief(answer), { execution: 'may-have-executed', settled: true, reason: 'outcome' });
     assert.equal(answer.response.status, 500);
     assert.match(answer.problem.type, /#operation-failed$/);
   });
@@ -55,11 +55,11 @@ for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling 
 test('what has not ended within wait is resumed: the same operation, once', async () => {
   const gate = 'later', journal = memoryJournal();
   const first = await clientOf({ journal, wait: 100 }).fetch(`${accepting}/orders`, { ...order(gate), operation: 'o' });
-  assert.deepEqual(brief(first), { verdict: 'may-have-executed', settled: false, reason: 'wait' });
+  assert.deepEqual(brief(first), { execution: 'may-have-executed', settled: false, reason: 'wait' });
   assert.equal(first.response.status, 202);
   await open(gate);
   const [answer] = await clientOf({ journal }).resume();
-  assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome' });
+  assert.deepEqual(brief(answer), { execution: 'executed', settled: true, reason: 'outcome' });
   assert.equal(await runs(gate), 1);
 });
 
@@ -89,7 +89,7 @@ for (const [what, answer, want, body] of [
   test(`a status resource that tells of ${what}`, async (t) => {
     const { url } = await service(t, took, answer);
     const got = await clientOf().fetch(url, { ...post, operation: 'o' });
-    assert.deepEqual([got.verdict, got.settled, got.reason], want);
+    assert.deepEqual([got.execution, got.settled, got.reason], want);
     if (body !== undefined) assert.equal(await text(got), body);
   });
 }
@@ -126,7 +126,7 @@ test('a status resource of another origin gets no header, one that redirects doe
 
 test('a status resource that is no URL of the web is refused, and one without TLS where the operation had it', async (t) => {
   const { url } = await service(t, reply(202, { Location: 'javascript:alert(1)' }));
-  assert.deepEqual(brief(await clientOf().fetch(url, post)), { verdict: 'may-have-executed', settled: false, reason: 'status' });
+  assert.deepEqual(brief(await clientOf().fetch(url, post)), { execution: 'may-have-executed', settled: false, reason: 'status' });
   const { statusURL } = await import(new URL('client/accepted.js', import.meta.resolve('@stet-go/stet/client')).href);
   const answer = { headers: new Headers({ Location: 'http://shop.test/status' }), body: new Uint8Array(0), url: '' };
   assert.throws(() => statusURL(answer, { url: 'https://shop.test/orders' }), /scheme/);
@@ -138,7 +138,7 @@ test('a signal ends the wait, in the middle of a stream too', async (t) => {
   const { url } = await service(t, took, (res) => res.writeHead(200, { 'Content-Type': 'text/event-stream' }).write(':\n\n', () => caller.abort()));
   const journal = memoryJournal();
   const answer = await clientOf({ journal }).fetch(url, { ...post, signal: caller.signal });
-  assert.deepEqual(brief(answer), { verdict: 'may-have-executed', settled: false, reason: 'aborted' });
+  assert.deepEqual(brief(answer), { execution: 'may-have-executed', settled: false, reason: 'aborted' });
   assert.equal((await journal.list()).length, 1);
 });
 

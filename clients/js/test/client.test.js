@@ -15,12 +15,12 @@ const problem = (status, retryable, execution, headers = {}) => reply(status, { 
 const clientOf = (options = {}) => createClient({ journal: memoryJournal(), ...quick, ...options });
 const pay = { method: 'POST', body: '{"amount":42}', headers: { 'Content-Type': 'application/json' } };
 const text = async (answer) => `${answer.response?.status} ${await answer.response?.text()}`;
-const brief = ({ verdict, settled, reason, attempts }) => ({ verdict, settled, reason, attempts });
+const brief = ({ execution, settled, reason, attempts }) => ({ execution, settled, reason, attempts });
 
 test('one operation has one key, and the same bytes in every attempt', async (t) => {
   const { url, requests } = await service(t, lost, reply(500), lost, reply(201, {}, 'paid'));
   const answer = await clientOf().fetch(`${url}/payments`, pay);
-  assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 4 });
+  assert.deepEqual(brief(answer), { execution: 'executed', settled: true, reason: 'outcome', attempts: 4 });
   assert.equal(await text(answer), '201 paid');
   assert.match(requests[0].key, /^"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"$/);
   for (const request of requests) assert.deepEqual({ key: request.key, body: request.body, type: request.headers['content-type'] }, { key: requests[0].key, body: pay.body, type: 'application/json' });
@@ -31,44 +31,44 @@ const stored = { 'Idempotency-Expires': 'Sat, 01 Jan 2000 12:00:00 GMT', ...copi
 
 // What an answer means, as in stetclient: the answer that comes every time, and what is told of it.
 for (const [what, answer, want] of [
-  ['201', reply(201), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['400', reply(400), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['401', reply(401), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
-  ['403', reply(403), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
-  ['404', reply(404), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['409', reply(409), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['429', reply(429), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['500', reply(500), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['501', reply(501), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['503', reply(503), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['503 with Retry-After', reply(503, { 'Retry-After': '0' }), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['503 for longer than the client waits', reply(503, { 'Retry-After': '3600' }), { verdict: 'not-executed', settled: false, reason: 'time', attempts: 1 }],
-  ['a replayed 500', reply(500, { 'Idempotent-Replayed': 'true' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a replayed problem', problem(500, false, 'may have executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a replayed problem that could be retried', problem(503, true, 'not executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a 429 that stands', reply(429, { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a problem passed on of another operation', problem(409, true, 'not executed', { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a replay of a refusal without effect', reply(409, { 'Idempotent-Replayed': 'true', 'Idempotency-Execution': 'not executed' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a 200 with "not executed" of another service', reply(200, copied), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a 409 with "not executed" of another service', reply(409, copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['a 422 with "not executed" of another service', reply(422, copied), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a 500 with "not executed" of another service', reply(500, copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['a 429 with "not executed" of another service', reply(429, copied), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['in-flight with "not executed" of another service', problem(409, true, 'may have executed', copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ...[200, 409, 422, 500].map((status) => [`a stored ${status} with "not executed"`, reply(status, stored), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }]),
-  ['a stored retryable problem with "not executed"', problem(500, true, 'may have executed', stored), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a replay with "not executed" that breaks off', (res) => res.writeHead(409, { 'Content-Length': 9, 'Idempotent-Replayed': 'true', ...copied }).write('paid', () => res.socket.destroy()), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['mismatch', problem(422, false, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
-  ['in-flight', problem(409, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['outcome-unknown', problem(504, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['store-unavailable', problem(503, true, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['result-expired', problem(410, false, 'executed'), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a retryable 400', problem(400, true, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
-  ['a problem that says something else', problem(401, false, 'perhaps'), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a problem that cannot be read', reply(403, { 'Content-Type': 'application/problem+json' }, '{'), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a broken connection', lost, { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['a 201 that breaks off', (res) => res.writeHead(201, { 'Content-Length': 9 }).write('paid', () => res.socket.destroy()), { verdict: 'executed', settled: false, reason: 'attempts', attempts: 4 }],
-  ['a response that is too large', reply(201, {}, 'x'.repeat(2 << 20)), { verdict: 'executed', settled: true, reason: 'gone', attempts: 1 }],
+  ['201', reply(201), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['400', reply(400), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['401', reply(401), { execution: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['403', reply(403), { execution: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['404', reply(404), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['409', reply(409), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['429', reply(429), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['500', reply(500), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['501', reply(501), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['503', reply(503), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['503 with Retry-After', reply(503, { 'Retry-After': '0' }), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['503 for longer than the client waits', reply(503, { 'Retry-After': '3600' }), { execution: 'not-executed', settled: false, reason: 'time', attempts: 1 }],
+  ['a replayed 500', reply(500, { 'Idempotent-Replayed': 'true' }), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replayed problem', problem(500, false, 'may have executed', { 'Idempotent-Replayed': 'true' }), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replayed problem that could be retried', problem(503, true, 'not executed', { 'Idempotent-Replayed': 'true' }), { execution: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 429 that stands', reply(429, { 'Idempotency-Execution': 'executed' }), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a problem passed on of another operation', problem(409, true, 'not executed', { 'Idempotency-Execution': 'executed' }), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replay of a refusal without effect', reply(409, { 'Idempotent-Replayed': 'true', 'Idempotency-Execution': 'not executed' }), { execution: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 200 with "not executed" of another service', reply(200, copied), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 409 with "not executed" of another service', reply(409, copied), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 422 with "not executed" of another service', reply(422, copied), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 500 with "not executed" of another service', reply(500, copied), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 429 with "not executed" of another service', reply(429, copied), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['in-flight with "not executed" of another service', problem(409, true, 'may have executed', copied), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ...[200, 409, 422, 500].map((status) => [`a stored ${status} with "not executed"`, reply(status, stored), { execution: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }]),
+  ['a stored retryable problem with "not executed"', problem(500, true, 'may have executed', stored), { execution: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replay with "not executed" that breaks off', (res) => res.writeHead(409, { 'Content-Length': 9, 'Idempotent-Replayed': 'true', ...copied }).write('paid', () => res.socket.destroy()), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['mismatch', problem(422, false, 'not executed'), { execution: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['in-flight', problem(409, true, 'may have executed'), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['outcome-unknown', problem(504, true, 'may have executed'), { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['store-unavailable', problem(503, true, 'not executed'), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['result-expired', problem(410, false, 'executed'), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a retryable 400', problem(400, true, 'not executed'), { execution: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['a problem that says something else', problem(401, false, 'perhaps'), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a problem that cannot be read', reply(403, { 'Content-Type': 'application/problem+json' }, '{'), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a broken connection', lost, { execution: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 201 that breaks off', (res) => res.writeHead(201, { 'Content-Length': 9 }).write('paid', () => res.socket.destroy()), { execution: 'executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a response that is too large', reply(201, {}, 'x'.repeat(2 << 20)), { execution: 'executed', settled: true, reason: 'gone', attempts: 1 }],
 ]) {
   test(`what is answered with ${what}`, async (t) => {
     const { url, requests } = await service(t, answer);
@@ -76,15 +76,15 @@ for (const [what, answer, want] of [
     const got = await client.fetch(url, { ...pay, operation: 'o' });
     assert.deepEqual(brief(got), want);
     assert.equal(requests.length, want.attempts);
-    const pending = (await client.pending()).map(({ settled, verdict }) => ({ settled, verdict }));
-    assert.deepEqual(pending, want.verdict === 'not-executed' && !want.settled ? [] : [{ settled: want.settled, verdict: want.verdict }]);
+    const pending = (await client.pending()).map(({ settled, execution }) => ({ settled, execution }));
+    assert.deepEqual(pending, want.execution === 'not-executed' && !want.settled ? [] : [{ settled: want.settled, execution: want.execution }]);
   });
 }
 
 test('a refusal after a lost attempt is no outcome', async (t) => {
   const { url, requests } = await service(t, lost, reply(401), reply(201, {}, 'paid'));
   const client = clientOf();
-  assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 2 });
+  assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { execution: 'may-have-executed', settled: false, reason: 'refused', attempts: 2 });
   assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');
   assert.equal(new Set(requests.map(({ key }) => key)).size, 1);
 });
@@ -93,7 +93,7 @@ test('a stored refusal after a lost attempt is the outcome', async (t) => {
   for (const headers of [stored, { 'Idempotent-Replayed': 'true', ...copied }]) {
     const { url, requests } = await service(t, lost, reply(409, headers), reply(201, {}, 'paid'));
     const client = clientOf();
-    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 2 });
+    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { execution: 'not-executed', settled: true, reason: 'outcome', attempts: 2 });
     assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).response.status, 409);
     assert.equal(requests.length, 2);
   }
@@ -102,7 +102,7 @@ test('a stored refusal after a lost attempt is the outcome', async (t) => {
 test('what was not executed leaves the journal, and its name gets another key', async (t) => {
   const { url, requests } = await service(t, reply(401), reply(201, {}, 'paid'));
   const client = clientOf();
-  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).verdict, 'not-executed');
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).execution, 'not-executed');
   assert.equal(await text(await client.fetch(url, { ...pay, body: 'corrected', operation: 'o' })), '201 paid');
   assert.notEqual(requests[0].key, requests[1].key);
 });
@@ -115,14 +115,14 @@ test('a connection that is refused executes nothing, where no redirect can have 
   server.close();
   await once(server, 'close');
   const dead = `http://127.0.0.1:${port}`;
-  assert.deepEqual(brief(await clientOf().fetch(dead, { ...pay, redirect: 'error' })), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
-  assert.equal((await clientOf().fetch(dead, pay)).verdict, 'may-have-executed');
+  assert.deepEqual(brief(await clientOf().fetch(dead, { ...pay, redirect: 'error' })), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
+  assert.equal((await clientOf().fetch(dead, pay)).execution, 'may-have-executed');
   void url;
 });
 
 test('what refuses a request that was redirected says nothing of the operation', async (t) => {
   const { url } = await service(t, (res, req) => (req.method === 'POST' ? reply(303, { Location: '/receipt' }) : reply(401))(res));
-  assert.deepEqual(brief(await clientOf().fetch(url, pay)), { verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 });
+  assert.deepEqual(brief(await clientOf().fetch(url, pay)), { execution: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 });
 });
 
 test('Retry-After is waited for', async (t) => {
@@ -165,9 +165,9 @@ test('a name with another request is a mismatch, before and after its outcome', 
   const { url, requests } = await service(t, lost, lost, lost, lost, reply(201));
   const client = clientOf();
   await client.fetch(url, { ...pay, operation: 'o' });
-  assert.deepEqual(brief(await client.fetch(url, { ...pay, body: 'other', operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'mismatch', attempts: 0 });
+  assert.deepEqual(brief(await client.fetch(url, { ...pay, body: 'other', operation: 'o' })), { execution: 'may-have-executed', settled: false, reason: 'mismatch', attempts: 0 });
   assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).settled, true);
-  assert.deepEqual(brief(await client.fetch(`${url}/elsewhere`, { ...pay, operation: 'o' })), { verdict: 'executed', settled: false, reason: 'mismatch', attempts: 0 });
+  assert.deepEqual(brief(await client.fetch(`${url}/elsewhere`, { ...pay, operation: 'o' })), { execution: 'executed', settled: false, reason: 'mismatch', attempts: 0 });
   assert.equal((await client.fetch(url, { ...pay, operation: 'o', key: 'another' })).reason, 'mismatch');
   assert.equal(requests.length, 5);
 });
@@ -194,7 +194,7 @@ test('corrected input of a refused form is another operation, with another key',
 test('a client can be made where there is no IndexedDB, and says so when it is used', async () => {
   assert.equal(globalThis.indexedDB, undefined);
   const answer = await createClient().fetch('http://127.0.0.1:1/', pay);
-  assert.deepEqual(brief(answer), { verdict: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
+  assert.deepEqual(brief(answer), { execution: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
   assert.match(answer.error.message, /there is no IndexedDB here/);
 });
 
@@ -215,9 +215,9 @@ test('a form is the same request whatever its boundary', async (t) => {
 test('resume finishes what was left, with the same key, and told ends it', async (t) => {
   const { url, requests } = await service(t, lost, reply(201, {}, 'paid'));
   const client = clientOf({ attempts: 1 });
-  assert.equal((await client.fetch(url, pay)).verdict, 'may-have-executed');
+  assert.equal((await client.fetch(url, pay)).execution, 'may-have-executed');
   const [left] = await client.pending();
-  assert.deepEqual({ method: left.method, url: left.url, verdict: left.verdict, settled: left.settled }, { method: 'POST', url: `${url}/`, verdict: 'may-have-executed', settled: false });
+  assert.deepEqual({ method: left.method, url: left.url, execution: left.execution, settled: left.settled }, { method: 'POST', url: `${url}/`, execution: 'may-have-executed', settled: false });
   await assert.rejects(client.forget(left.operation), /has no outcome/);
   const [answer] = await client.resume();
   assert.equal(await text(answer), '201 paid');
@@ -248,7 +248,7 @@ test('secrets are not kept: authorize gives them to each attempt, and to resume'
 test('authorize that fails sends nothing', async (t) => {
   const { url, requests } = await service(t, reply(201));
   const answer = await clientOf({ authorize: () => { throw new Error('signed out'); } }).fetch(url, pay);
-  assert.deepEqual(brief(answer), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
+  assert.deepEqual(brief(answer), { execution: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
   assert.equal(answer.error.message, 'signed out');
   assert.equal(requests.length, 0);
 });
@@ -257,7 +257,7 @@ test('authorize that does not answer is given up', async (t) => {
   const { url, requests } = await service(t, reply(201));
   let asked = 0;
   const answer = await clientOf({ attemptTimeout: 500, authorize: () => (asked++ === 0 ? new Promise(() => {}) : {}) }).fetch(url, pay);
-  assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 2 });
+  assert.deepEqual(brief(answer), { execution: 'executed', settled: true, reason: 'outcome', attempts: 2 });
   assert.equal(requests.length, 1);
 });
 
@@ -266,7 +266,7 @@ test('the journal is bounded, and says so', async (t) => {
   const client = clientOf({ journal: memoryJournal({ maxEntries: 2, maxBytes: 40 }) });
   const first = await client.fetch(url, pay);
   const second = await client.fetch(url, { ...pay, operation: 'named' });
-  assert.deepEqual(brief(await client.fetch(url, pay)), { verdict: 'not-executed', settled: false, reason: 'journal-full', attempts: 0 });
+  assert.deepEqual(brief(await client.fetch(url, pay)), { execution: 'not-executed', settled: false, reason: 'journal-full', attempts: 0 });
   await second.told();
   assert.equal((await client.fetch(url, pay)).reason, 'journal-full'); // the name keeps its outcome
   await first.told();
@@ -296,7 +296,7 @@ test('what is too old is not sent again, nor what a clock that was set back make
   await client.fetch(url, { ...pay, operation: 'o' });
   for (const now of [1e12 + 1001, 1e12 - 60_001]) {
     t.mock.timers.setTime(now);
-    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'stale', attempts: 0 });
+    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { execution: 'may-have-executed', settled: false, reason: 'stale', attempts: 0 });
   }
   assert.equal(requests.length, 1);
   await assert.rejects(client.forget('o'), /unsettled: true/);
@@ -309,10 +309,10 @@ test('a journal that fails: nothing is sent, and what cannot be known is not sai
   const journal = memoryJournal();
   const add = t.mock.method(journal, 'add', async () => { throw new Error('disk'); });
   const client = clientOf({ journal });
-  assert.deepEqual(brief(await client.fetch(url, pay)), { verdict: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
-  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).verdict, 'may-have-executed'); // of an earlier page
+  assert.deepEqual(brief(await client.fetch(url, pay)), { execution: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).execution, 'may-have-executed'); // of an earlier page
   t.mock.method(journal, 'remove', async () => { throw new Error('disk'); });
-  assert.equal((await client.fetch(url, pay)).verdict, 'may-have-executed'); // resume may find it
+  assert.equal((await client.fetch(url, pay)).execution, 'may-have-executed'); // resume may find it
   assert.equal(requests.length, 0);
   add.mock.restore();
   t.mock.method(journal, 'settle', async () => { throw new Error('disk'); });
@@ -330,7 +330,7 @@ test('a tab that lost its turn does not throw away the key that another one send
   first = client.fetch(url, { ...pay, operation: 'o' });
   await begun;
   const answers = await Promise.all([first, client.fetch(url, { ...pay, operation: 'o' })]);
-  assert.deepEqual(answers.map(brief), [{ verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 }, { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }]);
+  assert.deepEqual(answers.map(brief), [{ execution: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 }, { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }]);
   assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');
   assert.equal(requests.length, 2);
 });
@@ -341,7 +341,7 @@ test('a tab whose entry another one has ended begins anew', async (t) => {
   await (await other.fetch(url, { ...pay, operation: 'o' })).told();
   const begin = t.mock.method(journal, 'begin', async (name) => { begin.mock.restore(); await other.forget(name).catch(() => {}); return undefined; });
   journal.exclusive = (name, signal, fn) => fn();
-  assert.deepEqual(brief(await clientOf({ journal }).fetch(url, { ...pay, operation: 'o' })), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 });
+  assert.deepEqual(brief(await clientOf({ journal }).fetch(url, { ...pay, operation: 'o' })), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 });
   assert.equal(requests.length, 2);
 });
 
@@ -349,8 +349,8 @@ test('a signal ends the attempts and the waits', async (t) => {
   const { url } = await service(t, reply(500));
   const caller = new AbortController();
   const answer = clientOf({ base: 100_000, cap: 100_000, observe: () => caller.abort() }).fetch(url, { ...pay, signal: caller.signal });
-  assert.deepEqual(brief(await answer), { verdict: 'may-have-executed', settled: false, reason: 'aborted', attempts: 1 });
-  assert.deepEqual(brief(await clientOf().fetch(url, { ...pay, signal: AbortSignal.abort() })), { verdict: 'not-executed', settled: false, reason: 'aborted', attempts: 0 });
+  assert.deepEqual(brief(await answer), { execution: 'may-have-executed', settled: false, reason: 'aborted', attempts: 1 });
+  assert.deepEqual(brief(await clientOf().fetch(url, { ...pay, signal: AbortSignal.abort() })), { execution: 'not-executed', settled: false, reason: 'aborted', attempts: 0 });
 });
 
 test('an attempt that takes too long is given up', async (t) => {

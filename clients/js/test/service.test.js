@@ -29,7 +29,7 @@ for (const framework of frameworks) {
     assert.deepEqual(retry.headers['cache-control'], ['no-store']);
     assert.deepEqual((await post(url, { key: `"${key}";a=1` })).headers['idempotent-replayed'], ['true'], 'quoted it is the same key');
     assert.equal(await charges(key), 1);
-    assert.equal((await post(url, { key, account: 'acct_2' })).headers['idempotent-replayed'], undefined, 'a key is never looked up without its scope');
+    assert.equal((await post(url, { key, account: 'acct_2' })).headers['idempotent-replayed'], undefined, 'a key is never read without its scope');
   });
 
   it('headers and a binary body are replayed byte for byte', async (t) => {
@@ -135,7 +135,7 @@ for (const framework of frameworks) {
   });
 
   for (const [way, status] of [['after', 201], ['before', 503], ['held', 201]]) {
-    it(`a COMMIT whose answer is lost is looked up (${way})`, async (t) => {
+    it(`an unacknowledged COMMIT is read again (${way})`, async (t) => {
       const between = await proxy(way);
       t.after(between.close);
       const { url } = await serve(t, charge, { url: between.url });
@@ -275,7 +275,7 @@ for (const framework of frameworks) {
     assert.deepEqual([got.status, got.headers['x-error'], got.headers.location, await charges(key)], [500, ['app'], undefined, 0]);
   });
 
-  it('a statement that failed and was not heeded rolls everything back', async (t) => {
+  it('a failed statement whose error is ignored rolls everything back', async (t) => {
     const { url } = await serve(t, async (request) => {
       await request.client.query('SELECT 1 / 0').catch(() => {});
       request.reply(200, {}, 'all is well');

@@ -39,7 +39,7 @@ for (const framework of frameworks) {
     const first = await post(url, { key });
     assert.deepEqual([first.status, first.body, first.headers['x-list'], first.headers['x-latin']], [201, body, ['a', 'b'], ['caf\u00e9']], first.text.slice(0, 500));
     assert.deepEqual(first.headers['x-outer'], ['outer'], 'a retry does not reach the service: what middleware has set is stored, too');
-    assert.equal(first.headers['set-cookie'], undefined, 'what is stored is handed out');
+    assert.equal(first.headers['set-cookie'], undefined, 'a stored header was returned');
     const retry = await post(url, { key });
     assert.deepEqual(retry.headers['idempotent-replayed'], ['true']);
     assert.deepEqual(lasting(retry), lasting(first));
@@ -156,7 +156,7 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
-  it('a COMMIT without an answer is looked up by the sidecar', async (t) => {
+  it('an unacknowledged COMMIT is read by the sidecar', async (t) => {
     for (const way of ['after', 'before']) {
       const wire = await proxy(way);
       t.after(wire.close);
@@ -192,7 +192,7 @@ for (const framework of frameworks) {
     assert.deepEqual(lasting(await post(url, { key })), lasting(first));
   });
 
-  it('what is damaged in the store meanwhile is no success', async (t) => {
+  it('a record that was damaged in the meantime is no success', async (t) => {
     const { url, service } = await serve(t, async (request) => {
       await change(request.key, "fence = nextval('stet.records_fence')");
       await charge(request);

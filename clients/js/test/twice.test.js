@@ -82,7 +82,7 @@ test('what is done to a response during the COMMIT does not reach the caller', a
   }
 });
 
-test('a COMMIT that cannot be looked up, because no connection is to be had, is outcome-unknown', { timeout: 60_000 }, async (t) => {
+test('a COMMIT that cannot be read, because no connection is free, is outcome-unknown', { timeout: 60_000 }, async (t) => {
   let lost = false;
   const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
     await write(req, client);
@@ -102,7 +102,7 @@ test('a COMMIT that cannot be looked up, because no connection is to be had, is 
   assert.deepEqual([got.status, got.type, got.problem?.execution, await charges(key)], [504, 'outcome-unknown', 'may have executed', 1]);
 });
 
-test('a statement that the handler has left running does not hold its key for ever', { timeout: 60_000 }, async (t) => {
+test('a statement that the handler has left running does not hold its key permanently', { timeout: 60_000 }, async (t) => {
   const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
     await write(req, client);
     client.query('SELECT pg_sleep(50)').catch(() => {});

@@ -5,7 +5,7 @@ import { createClient, indexedDBJournal, memoryJournal, type Answer, type Option
 const options: Options = { journal: typeof indexedDB === 'undefined' ? memoryJournal({ maxEntries: 10 }) : indexedDBJournal({ name: 'user-7' }), attempts: 3, authorize: async () => ({ Authorization: 'Bearer x' }), observe: ({ retryIn }) => console.log(retryIn) };
 const client = createClient(options);
 const answer: Answer = await client.fetch(new URL('/pay', 'https://shop.test'), { method: 'POST', body: new FormData(), operation: 'o', wait: 0, signal: AbortSignal.timeout(1) });
-if (answer.settled) console.log(await answer.response?.json(), answer.verdict === 'executed', answer.problem?.title);
+if (answer.settled) console.log(await answer.response?.json(), answer.execution === 'executed', answer.problem?.title);
 await answer.told();
 const left: Pending[] = await client.pending();
 for (const { reason } of await client.resume()) console.log(reason, left[0]?.created.getTime());

@@ -89,7 +89,7 @@ MISCONFIGURED = Problem("misconfigured", 500, "Idempotency misconfigured", "The 
 
 
 def accepts(headers: Sequence[tuple[bytes, bytes]], codings: list[str]) -> bool:
-    """Does a request with these header fields accept a response with these codings (RFC 9110, section 12.5.3)?"""
+    """Reports whether a request with these header fields accepts these content codings (RFC 9110, section 12.5.3)."""
     accept = [value.decode("latin-1") for name, value in headers if name.lower() == b"accept-encoding"]
     if not accept:
         return True

@@ -233,7 +233,7 @@ class Idempotent(Guard):
         return task
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does what ends a transaction, whether or not the request is cancelled meanwhile."""
+        """Ends a transaction, also if the request is cancelled in the meantime."""
         return await asyncio.shield(self._ends(work))
 
 
@@ -246,7 +246,7 @@ async def _undo(run: Run, thread: asyncio.Task[None] | None) -> None:
 
 
 async def _within(work: Awaitable[None], response: _Response, seconds: float) -> bool:
-    """Waits for an application, and cancels it if its response is not whole in time; True then."""
+    """Waits for an application. Cancels it and returns True if its response is not complete in time."""
     try:
         async with asyncio.timeout(seconds) as limit:
             response.whole = lambda: limit.reschedule(None)  # background tasks have no limit
@@ -329,7 +329,7 @@ async def _send(send: Send, answer: Answer) -> None:
 
 
 def _target(scope: Scope) -> bytes:
-    """The request target as it was sent, as far as the server tells."""
+    """Returns the request target as it was sent, if the server provides it."""
     path = scope.get("raw_path") or quote(scope["path"], safe="/!$&'()*+,;=:@~-._").encode()
     path = path.partition(b"?")[0]
     query = scope.get("query_string", b"")
@@ -352,7 +352,7 @@ def _routes(app: Any) -> Iterable[Any] | None:
 
 
 def _route(routes: Iterable[Any], scope: Scope) -> tuple[Any, str]:
-    """The endpoint that a request will reach, and its path."""
+    """Returns the endpoint of a request, and its path."""
     for route in routes:
         match, child = route.matches(scope)
         if match is not Match.FULL:

@@ -49,41 +49,41 @@ class Options:
 
     header: str = "Idempotency-Key"
     strict: bool = False
-    """Take the quoted form of a key only."""
+    """Accept only the quoted form of a key."""
     sidecar: bool = False
-    """Behind "stet proxy", on a route with settles: service. The operation is the one that the sidecar has claimed. Scope, key and what
-    counts as the same request are set in stet.yaml, and not here."""
+    """True behind "stet proxy", on a route with settles: service. The sidecar has claimed the operation. Scope, key and
+    fingerprint are configured in stet.yaml, not here."""
     optional: bool = False
-    """Let requests without a key through, unprotected: the handler has no transaction then."""
+    """Pass requests without a key to the handler, unprotected. The handler then has no transaction."""
     max_body: int = 1 << 20
-    """The greatest request body, in bytes."""
+    """The maximum size of a request body, in bytes."""
     max_result: int = 1 << 20
-    """The greatest response that is stored, in bytes, with its header. A greater one is sent, and retries get 410."""
+    """The maximum size of a stored response, in bytes, with its header. A larger one is sent, and retries receive 410."""
     canonical: Callable[[bytes], bytes] | None = None
-    """canonical_json(): the order of members and white space do not count in JSON bodies."""
+    """canonical_json(): the fingerprint ignores the order of members and white space in JSON bodies."""
     result: timedelta = timedelta(hours=24)
     """How long a response is replayed."""
     tombstone: timedelta | None = None
-    """How long the key refuses to run again; None: 30 days, or result if that is longer."""
+    """How long the key is stored and prevents a second run. None: 30 days, or result if that is longer."""
     namespace: str = ""
-    """That of Go's stet.Options, if a Go service shares the keys."""
+    """The Namespace of Go's stet.Options, if a Go service shares the keys."""
     class_: str = ""
-    """What operators read as the class."""
+    """The class that operators see."""
     store_set_cookie: bool = False
-    """Store Set-Cookie, too: a retry gets the session of the first caller."""
+    """Store Set-Cookie, too. A retry then receives the session of the first caller."""
     timeout: float = 30.0
-    """How many seconds an endpoint of FastAPI or Starlette has until its response is whole. Then it is rolled back and answered with 500.
-    A view of Flask cannot be ended: leave the default there."""
+    """The time limit of an endpoint of FastAPI or Starlette, in seconds, until its response is complete. After it, the transaction is
+    rolled back and the response is 500. A Flask view cannot be stopped: leave the default there."""
     require_transaction: bool = False
-    """Roll back, with 500, what a handler answers that never asked for the transaction. By default that is logged, once for each handler."""
+    """If a handler did not use the transaction, roll back and respond with 500. By default this is logged, once for each handler."""
     patience: float = 10.0
     """How many seconds stet queries the state of an unacknowledged COMMIT."""
     problem_base: str = PROBLEM_BASE
-    """What the types of problems begin with."""
+    """The prefix of the type of each problem."""
     schema: str = "stet"
-    """Where stet migrate has put the functions (--store-schema)."""
+    """The schema in which stet migrate created the functions (--store-schema)."""
     prefix: str = "stet_"
-    """What the names of the functions begin with (--table other: "other_")."""
+    """The prefix of the functions' names (--table other: "other_")."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -104,7 +104,7 @@ class Guard:
         self._logged: set[str] = set()
 
     def log_once(self, message: str, level: int = logging.ERROR) -> None:
-        """Logs what any request can cause."""
+        """Logs a message once, because any request can cause it."""
         if message not in self._logged:
             self._logged.add(message)
             log.log(level, message)
@@ -119,7 +119,7 @@ class Guard:
         return problem.answer(self.options.problem_base, detail, retry_after)
 
     def key(self, fields: list[str]) -> str | Answer:
-        """The key that the header's fields name, or what is answered."""
+        """Returns the key of the header's fields, or the error response."""
         if not fields:
             return self.problem(problems.KEY_MISSING, f"Send the header {self.options.header} with a key that is new for each operation "
                                                       "and the same for each retry of it.")
@@ -131,7 +131,7 @@ class Guard:
             return self.problem(problems.KEY_INVALID, str(flaw))
 
     def scope(self, scope: str | None) -> str | Answer:
-        """The scope, or what is answered in its place."""
+        """Returns the scope, or the error response."""
         if not scope:
             return self.problem(problems.SCOPE_MISSING)
         if not isinstance(scope, str) or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in scope):
@@ -149,7 +149,7 @@ class Guard:
         return self.problem(problems.BODY_TOO_LARGE, f"The request body is larger than {self.options.max_body} bytes.")
 
     async def start(self, scope: str, key: str, name: str, method: str, target: bytes, headers: Fields, body: bytes) -> Run | Answer:
-        """Begins the operation: a Run to be executed, or what is answered without one."""
+        """Begins the operation. Returns a Run to execute, or the response if there is none."""
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
         begun = await self.begin((scope, key, print_, self.options.namespace, label(self.options.class_), label(name), ""))
         if isinstance(begun, Answer):
@@ -207,7 +207,7 @@ class Guard:
         return ""
 
     def told(self, begun: Begun) -> Answer:
-        """What is answered for a row that is not "run"."""
+        """Returns the response for a row that is not "run"."""
         match begun.action:
             case "replay":
                 return self._replay(begun)
@@ -224,7 +224,7 @@ class Guard:
         headers = [(name, value) for name, values in begun.headers.items() for value in values
                    if name.lower() != "content-length"]
         status, content_type = begun.status, begun.content_type
-        if status is None:  # not a response: of a worker, or of a function
+        if status is None:  # the outcome of a worker or a function, not a response
             if begun.state == "failed":
                 failed = self.problem(problems.OPERATION_FAILED)
                 return Answer(failed.status, failed.headers + [("Idempotent-Replayed", "true")], failed.body)
@@ -239,7 +239,7 @@ class Guard:
 
 
 class Run:
-    """An operation that is executed now, in a transaction."""
+    """An operation that executes now, in a transaction."""
 
     def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
         self.guard, self.transaction, self.claim = guard, transaction, claim
@@ -247,7 +247,7 @@ class Run:
         self.request: Fields = ()  # its header fields
         """Of the operation, for logs."""
         self.over = False
-        """The response is whole, or was given up: the connection is the pool's again."""
+        """The response is complete or cancelled, and the connection is back in the pool."""
         self.used = False
         """The handler has asked for the transaction."""
         self._handle = Handle(transaction.handle, lambda: self.over)
@@ -305,18 +305,18 @@ class Run:
         await self.transaction.row(self.guard.sql_settle, self.settlement(answer))
 
     def unsettled(self, error: BaseException) -> Answer:
-        """The answer if the outcome could not be stored, and all was rolled back."""
+        """Returns the response after a rollback because the outcome could not be stored."""
         if isinstance(error, DatabaseError) and not answered(error):
             log.error("an outcome was not stored; nothing was executed: %s", error)
             return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
         raise error
 
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
-        """What is answered where COMMIT was not."""
+        """Returns the response after an unacknowledged COMMIT."""
         raise NotImplementedError
 
     async def refuse(self, answer: Answer) -> Answer:
-        """Stores a refusal in a transaction of its own, after the writes were undone. It returns what is to be sent."""
+        """Stores a refusal in its own transaction, after the writes were undone. Returns the response to send."""
         raise NotImplementedError
 
     def settlement(self, answer: Answer) -> tuple[Any, ...]:
@@ -384,7 +384,7 @@ class Alone(Run):
             if begun and begun.action != "in_flight":
                 return guard.suited(guard.told(begun), self.request)
             if time.monotonic() >= end:
-                log.error("a commit was not answered, and what became of it could not be found out: %s", type(cause).__name__)
+                log.error("a commit was not acknowledged, and its outcome could not be read: %s", type(cause).__name__)
                 return guard.problem(problems.OUTCOME_UNKNOWN)
             await guard.database.pause(pause)
             pause = min(2 * pause, _PAUSES[1])
@@ -409,8 +409,8 @@ def _read(row: tuple[Any, ...]) -> Begun:
 
 
 def kept(answer: Answer) -> bool:
-    """Is it an outcome to store? The others are passed on, and rolled back: 500 and above and 408, which have
-    failed, and 401, 403, 407, 425 and 429, which come before an execution."""
+    """Reports whether a response is an outcome to store. Others are sent after a rollback: 500 and above and 408 are
+    failures; 401, 403, 407, 425 and 429 come before an execution."""
     return answer.status < 500 and answer.status not in (401, 403, 407, 408, 425, 429)
 
 
@@ -428,7 +428,7 @@ def body_allowed(status: int) -> bool:
 
 
 def label(text: str) -> str:
-    """Fit for what operators read: no control characters, 255 bytes at most."""
+    """Returns the text for operators: without control characters, at most 255 bytes."""
     text = "".join(c if c.isprintable() or c == " " else "?" for c in text)
     return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
 

@@ -24,7 +24,7 @@ class Emit(Protocol):
 
 
 class AsyncEmit(Protocol):
-    """Emit, to be awaited."""
+    """Emit for asyncio."""
 
     def __call__(self, to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> Awaitable[str]: ...
 

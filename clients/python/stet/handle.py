@@ -1,4 +1,4 @@
-"""The transaction as a handler has it: usable until the response has ended."""
+"""The handler's transaction, usable until the response has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Behind the sidecar: "stet proxy" has claimed the operation, and this service settles it (settles: service)."""
+"""Services behind the sidecar: "stet proxy" claims the operation, and the service settles it (settles: service)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLAIM = re.compile(r"c1\.[0-9a-f]{64}\.[0-9a-f]{32}\.[0-7][0-9a-f]{15}")
 
 
 def refused(guard: Guard, claims: list[str]) -> Answer | None:
-    """What is answered to a request with these fields of Stet-Claim, if it may not run."""
+    """Returns the error response to a request with these Stet-Claim fields, if it must not run."""
     if not guard.options.sidecar:
         if not claims:
             return None
@@ -35,7 +35,7 @@ def _misconfigured(guard: Guard, detail: str) -> Answer:
 
 
 async def begin(guard: Guard, claim: str) -> Run | Answer:
-    """Begins a transaction for the handler of a claimed operation; or what is answered without one."""
+    """Begins a transaction for the handler of a claimed operation, or returns the error response."""
     transaction = await guard.open()
     if isinstance(transaction, Answer):
         return transaction
@@ -68,13 +68,13 @@ class Claimed(Run):
         if ended[0] != "committed":
             log.error("a handler has rolled back the transaction that it was given; nothing was settled, and a retry runs again")
             raise RuntimeError("stet: the handler has rolled back; that is not its to do")
-        log.error("a handler has committed the transaction that it was given: what it wrote stands, and a retry gets a failure, lest it runs again")
+        log.error("a handler has committed the transaction that it was given: its writes are committed, and a retry receives a failure so that it does not run again")
         await self.transaction.row(self.guard.sql_settle, self.settlement(self.guard.problem(problems.NOT_SETTLED)))
 
     def unsettled(self, error: BaseException) -> Answer:
         if not isinstance(error, DatabaseError) or error.sqlstate != "ST002":
             return super().unsettled(error)
-        log.error("the claim of the sidecar has ended or was never one of this database: this try was rolled back")
+        log.error("the claim of the sidecar has ended or was never one of this database: this attempt was rolled back")
         return self.guard.problem(problems.IN_FLIGHT, "This try was too late, and was rolled back. Another one may have been executed.", 1)
 
     async def refuse(self, answer: Answer) -> Answer:
@@ -87,5 +87,5 @@ class Claimed(Run):
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         if answered(cause):
             raise cause
-        log.error("a commit was not answered; the sidecar finds out what became of it: %s", type(cause).__name__)
+        log.error("a commit was not answered; the sidecar determines its outcome: %s", type(cause).__name__)
         return self.guard.problem(problems.OUTCOME_UNKNOWN)

@@ -29,7 +29,7 @@ class Transaction(Protocol):
     """The connection or session of the handler."""
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The only row of a statement. What goes wrong is a DatabaseError."""
+        """Returns the only row of a statement. Failures are a DatabaseError."""
         ...
 
     async def commit(self) -> None:
@@ -37,7 +37,7 @@ class Transaction(Protocol):
         ...
 
     async def close(self) -> None:
-        """Rolls back what is not committed, and releases the connection. It raises nothing."""
+        """Rolls back if not committed, and releases the connection. Raises nothing."""
         ...
 
 
@@ -56,7 +56,7 @@ class Database(Protocol):
 
 
 class DatabaseError(Exception):
-    """A statement of stet's failed. It has no argument in it: those are keys, claims and bodies."""
+    """A statement of stet failed. The text has no arguments, because those are keys, claims and bodies."""
 
     def __init__(self, error: BaseException) -> None:
         self.sqlstate = sqlstate(error)
@@ -65,11 +65,11 @@ class DatabaseError(Exception):
 
 
 class ConnectionInTransaction(Exception):
-    """The connection that was given is in a transaction already: what it commits, and when, is not ours."""
+    """The connection is in a transaction already, so stet does not control its commit."""
 
 
 def _said(error: BaseException) -> str:
-    """What the server said, without the statement and its arguments."""
+    """Returns the server's message, without the statement and its arguments."""
     for e in (error, error.__cause__):
         diagnosis = getattr(e, "diag", None)
         for text in (getattr(diagnosis, "message_primary", None), getattr(e, "message", None) if sqlstate(error) else None):
@@ -89,7 +89,7 @@ def sqlstate(error: BaseException) -> str:
 
 
 def answered(error: BaseException) -> bool:
-    """Did the server answer a statement, and stay?"""
+    """Reports whether the server responded to the statement and is still connected."""
     code = sqlstate(error)
     return code != "" and code[:2] not in ("08", "57", "58", "XX") and code != "40003"
 

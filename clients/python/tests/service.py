@@ -259,7 +259,7 @@ def flavour(name: str):
     """Its application, and whether it is one of WSGI."""
     import psycopg as driver
 
-    face, _, by = name.partition("-")
+    framework, _, by = name.partition("-")
     database, write = {
         "psycopg": lambda: psycopg(functools.partial(driver.connect, URL)),
         "autocommit": lambda: psycopg(functools.partial(driver.connect, URL, autocommit=True)),
@@ -268,7 +268,7 @@ def flavour(name: str):
         "sqlalchemy": sqlalchemy,
         "sqlalchemy-async": sqlalchemy_async,
     }[by]()
-    return {"fastapi": fastapi_app, "flask": flask_app}[face](database, write), face == "flask"
+    return {"fastapi": fastapi_app, "flask": flask_app}[framework](database, write), framework == "flask"
 
 
 class Slow(logging.Handler):

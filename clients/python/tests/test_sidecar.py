@@ -58,7 +58,7 @@ class Promises:
                 if do == "binary":
                     self.assertEqual((first.body, first.values("Content-Type")), (BINARY, ["application/x-binary"]))
                     self.assertEqual((first.values("X-Latin"), first.values("Warning")), (["Gr\xfc\xdfe"], ["a", "b"]))
-                    self.assertEqual(first.values("Set-Cookie"), [], "what is stored is handed out")
+                    self.assertEqual(first.values("Set-Cookie"), [], "a stored header was returned")
 
     def test_an_answer_too_large_to_keep_is_sent_once(self: SidecarTest) -> None:
         amount, key = self.amount(), self.key()

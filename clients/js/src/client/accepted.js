@@ -1,7 +1,7 @@
-// Waits for the outcome after a 202: by server-sent events if the service has them, else by polling.
+// Waits for the outcome after a 202, by server-sent events if the service has them, otherwise by polling.
 
 import { headersOf, linked, readUpTo, sleep } from './send.js';
-import { executed, intact, judge, mayHave, mediaType, retryAfter } from './verdict.js';
+import { executed, intact, classify, mayHave, mediaType, retryAfter } from './resolution.js';
 
 const states = { accepted: false, running: false, retryable: false, unknown: false, completed: true, failed: true }; // true: settled
 const every = 1000; // the shortest time between two requests
@@ -55,13 +55,13 @@ export async function outcomeOf(c, entry, first, { secrets, signal, wait }) {
 
 const gaveUp = (a, reason, error = a.error, execution = mayHave) => ({ reason, execution, error });
 
-// ask asks once, or listens for as long as the service sends events.
+// ask sends one request, and reads events while the service sends them.
 async function ask(a, at) {
   const limit = linked(a.signal);
   let timer;
   const alive = (ms) => {
     clearTimeout(timer);
-    timer = setTimeout(() => limit.end(new DOMException('stet: the status resource does not answer', 'TimeoutError')), ms);
+    timer = setTimeout(() => limit.end(new DOMException('stet: the status resource does not respond', 'TimeoutError')), ms);
   };
   alive(silence);
   try {
@@ -83,8 +83,8 @@ async function ask(a, at) {
   }
 }
 
-// get sends the request. What is secret goes to the origin of the operation alone: not to another that
-// a Location names, nor after a redirect.
+// get sends the request. Secret headers go only to the origin of the operation: not to another origin in
+// Location, and not after a redirect.
 async function get(a, at, signal) {
   const own = at.origin === new URL(a.entry.url).origin;
   const headers = own ? await headersOf(a.c, a.entry, a.secrets, signal) : new Headers();
@@ -102,7 +102,7 @@ async function get(a, at, signal) {
   return a.c.send(at.href, { signal, cache: 'no-store', redirect: 'follow', headers: { Accept: '*/*' } });
 }
 
-// told is the outcome that an answer tells; undefined if the operation has not ended.
+// told returns the outcome in a response; undefined if the operation is in progress.
 function told(a, response, body) {
   const { status, headers } = response;
   const document = status === 200 ? statusDocument(body) : undefined;
@@ -112,24 +112,24 @@ function told(a, response, body) {
   }
   if (document) return outcome(a, document, body);
   const answer = { status, statusText: response.statusText, headers, body, whole: true, redirected: false, url: response.url };
-  const verdict = judge(answer, a.c.replayedHeader);
+  const resolution = classify(answer, a.c.replayedHeader);
   if (status === 204 && a.event !== '') { // no more events, and no outcome among them
     a.event = '';
     a.error = new Error('stet: the events have ended without an outcome');
     return undefined;
   }
-  if (!verdict.replayed && (status === 408 || status === 425 || status === 429 || status >= 500)) {
-    a.error = new Error(`stet: the status resource answers with ${status}`);
+  if (!resolution.replayed && (status === 408 || status === 425 || status === 429 || status >= 500)) {
+    a.error = new Error(`stet: the status resource responds with ${status}`);
     return undefined;
   }
-  if (verdict.replayed || status < 300) return { outcome: { answer, verdict }, execution: status < 400 ? executed : verdict.execution };
-  return refused(a, status, verdict.problem, answer);
+  if (resolution.replayed || status < 300) return { outcome: { answer, resolution }, execution: status < 400 ? executed : resolution.execution };
+  return refused(a, status, resolution.problem, answer);
 }
 
-// refused: the status resource will not tell any more.
+// refused returns the result if the status resource has no outcome.
 function refused(a, status, problem, answer) {
   const gone = status === 410 && problem?.execution === 'executed';
-  return { ...gaveUp(a, gone ? 'gone' : 'status', new Error(`stet: the status resource answers with ${status}`), gone ? executed : mayHave), answer, problem };
+  return { ...gaveUp(a, gone ? 'gone' : 'status', new Error(`stet: the status resource responds with ${status}`), gone ? executed : mayHave), answer, problem };
 }
 
 function heard(a, document) {
@@ -146,18 +146,18 @@ function parseJSON(bytes) {
   }
 }
 
-// statusDocument is what a status resource of stet says; undefined if it is something else.
+// statusDocument parses a status document of stet; undefined for anything else.
 function statusDocument(bytes) {
   const d = parseJSON(bytes);
   if (d === null || typeof d !== 'object' || !Object.hasOwn(states, d.state)) return undefined;
   return states[d.state] === (d.outcome !== null && typeof d.outcome === 'object') ? d : undefined;
 }
 
-// outcome is what a status document tells of an operation that has ended.
+// outcome reads the outcome from a status document.
 function outcome(a, document, bytes) {
   const { status, problem, media_type: type, content_coding: coding, result_base64: encoded } = document.outcome;
   if (coding) return gaveUp(a, 'status', new Error(`stet: the result has the content coding ${coding}; ask for it yourself`));
-  if (!(Number.isInteger(status) && status >= 200 && status < 600)) return gaveUp(a, 'status', new Error('stet: the status resource tells of an outcome without a status'));
+  if (!(Number.isInteger(status) && status >= 200 && status < 600)) return gaveUp(a, 'status', new Error('stet: the status resource has an outcome without a status'));
   let body = new Uint8Array(0);
   const headers = new Headers();
   const raw = (name) => new TextEncoder().encode(member(member(new TextDecoder().decode(bytes), 'outcome'), name));
@@ -172,10 +172,10 @@ function outcome(a, document, bytes) {
     if (type) headers.set('Content-Type', type);
   }
   const answer = { status, statusText: '', headers, body, whole: true, redirected: false, url: a.entry.url };
-  const verdict = { ...judge(answer, a.c.replayedHeader), replayed: false };
-  const said = { executed, 'not executed': 'not-executed', 'may have executed': mayHave }[verdict.problem?.execution] ?? executed;
-  if (status === 410 && said === executed && verdict.problem) return refused(a, status, verdict.problem, answer);
-  return { outcome: { answer, verdict }, execution: said };
+  const resolution = { ...classify(answer, a.c.replayedHeader), replayed: false };
+  const said = { executed, 'not executed': 'not-executed', 'may have executed': mayHave }[resolution.problem?.execution] ?? executed;
+  if (status === 410 && said === executed && resolution.problem) return refused(a, status, resolution.problem, answer);
+  return { outcome: { answer, resolution }, execution: said };
 }
 
 /** The text of a member of an object in JSON that is well-formed. */

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), as pages without TLS have no crypto.subtle.
+// SHA-256 (FIPS 180-4), because pages without TLS have no crypto.subtle.
 
 const primes = [];
 for (let n = 2; primes.length < 64; n++) if (primes.every((p) => n % p !== 0)) primes.push(n);

@@ -1,4 +1,4 @@
-// The request of an operation: what is sent with every attempt, to the last byte.
+// The request of an operation: the same bytes with every attempt.
 
 import { digest } from './digest.js';
 
@@ -44,7 +44,7 @@ function check(init, headerName) {
 const sizeOf = (body) => body?.size ?? body?.byteLength ?? body?.length ?? 0;
 
 /**
- * Returns what the journal must store of a call, and separately the secret headers. It throws a
+ * Returns the entry of a call for the journal, and separately the secret headers. It throws a
  * TypeError or a RangeError if the request cannot be an operation.
  */
 export async function capture(url, init, o) {
@@ -73,8 +73,8 @@ export async function capture(url, init, o) {
   };
 }
 
-// describe is what makes a request this one: method, URL and body. The boundary of a multipart body
-// is another after each reload, and does not count.
+// describe returns the method, URL and body, by which requests are compared. The boundary of a multipart body
+// changes with each reload, and is left out.
 function describe(request, at, body) {
   const [, quoted, bare] = /^multipart\/[^;]+;.*?boundary=(?:"([^"]+)"|([^;\s]+))/i.exec(request.headers.get('Content-Type') ?? '') ?? [];
   const head = `${request.method}\n${at.href}\n`;

@@ -1,9 +1,9 @@
 // The attempts of one operation: the same request, with the same key, until there is an answer that is final.
 
 import { keyField } from './request.js';
-import { executionOf, executionOfFailure, intact, judge, mayHave, never, notExecuted, together } from './verdict.js';
+import { executionOf, executionOfFailure, intact, classify, mayHave, never, notExecuted, together } from './resolution.js';
 
-/** What ended an attempt that took too long. */
+/** The error of an attempt that took too long. */
 const tooLong = () => new DOMException('stet: the attempt took longer than the option attemptTimeout', 'TimeoutError');
 
 /** A signal that ends with another one, and when end is called; done frees it. */
@@ -26,7 +26,7 @@ export async function readUpTo(response, max) {
     if (done) break;
     length += value.length;
     if (length > max) {
-      reader.cancel().catch(() => {}); // what else it has does not matter
+      reader.cancel().catch(() => {}); // the rest is not needed
       return null;
     }
     chunks.push(value);
@@ -63,7 +63,7 @@ async function before(signal, promise) {
   }
 }
 
-// exchange makes one attempt: { answer, verdict } or, without a whole response, { error, verdict }.
+// exchange makes one attempt: { answer, resolution } or, without a whole response, { error, resolution }.
 async function exchange(c, entry, secrets, signal) {
   const limit = linked(signal);
   const timer = setTimeout(() => limit.end(tooLong()), c.attemptTimeout);
@@ -83,16 +83,16 @@ async function exchange(c, entry, secrets, signal) {
       throw new Error('stet: the response has neither a body nor Content-Length: 0, and over plain HTTP that may be a header that broke off');
     }
     const answer = { status: response.status, statusText: response.statusText, headers: response.headers, body: body ?? new Uint8Array(0), whole: body !== null, redirected: response.redirected, url: response.url };
-    return { answer, verdict: judge(answer, c.replayedHeader) };
+    return { answer, resolution: classify(answer, c.replayedHeader) };
   } catch (error) {
-    if (!begun) return { error, verdict: { execution: notExecuted, retry: true, after: 0 } };
-    const verdict = { execution: entry.redirect === 'error' ? executionOfFailure(error) : mayHave, retry: true, after: 0 };
+    if (!begun) return { error, resolution: { execution: notExecuted, retry: true, after: 0 } };
+    const resolution = { execution: entry.redirect === 'error' ? executionOfFailure(error) : mayHave, retry: true, after: 0 };
     if (response !== undefined) { // it said something, and broke off
       const { status, headers, redirected } = response;
-      verdict.execution = redirected ? mayHave : executionOf(status, headers, headers.get(c.replayedHeader) === 'true', null);
-      verdict.retry = !never(status);
+      resolution.execution = redirected ? mayHave : executionOf(status, headers, headers.get(c.replayedHeader) === 'true', null);
+      resolution.retry = !never(status);
     }
-    return { error, verdict };
+    return { error, resolution };
   } finally {
     clearTimeout(timer);
     limit.done();
@@ -121,24 +121,24 @@ export function sleep(ms, signal, early = false) {
  */
 export async function attempts(c, entry, { secrets, signal, known }) {
   const began = performance.now();
-  const all = { execution: known, earlier: known, attempts: 0, reason: undefined, answer: undefined, verdict: undefined, error: undefined };
+  const all = { execution: known, earlier: known, attempts: 0, reason: undefined, answer: undefined, resolution: undefined, error: undefined };
   for (;;) {
     if (signal?.aborted) return { ...all, reason: 'aborted', error: signal.reason };
     all.attempts++;
-    const { answer, verdict, error } = await exchange(c, entry, secrets, signal);
-    Object.assign(all, { answer, verdict, error, earlier: all.execution });
-    all.execution = verdict.stands ? verdict.execution : together(all.earlier, verdict.execution);
-    const wait = verdict.after + Math.random() * Math.min(c.cap, c.base * 2 ** (all.attempts - 1)); // full jitter
+    const { answer, resolution, error } = await exchange(c, entry, secrets, signal);
+    Object.assign(all, { answer, resolution, error, earlier: all.execution });
+    all.execution = resolution.stands ? resolution.execution : together(all.earlier, resolution.execution);
+    const wait = resolution.after + Math.random() * Math.min(c.cap, c.base * 2 ** (all.attempts - 1)); // full jitter
     let reason;
     if (signal?.aborted) reason = 'aborted';
-    else if (!verdict.retry) reason = verdict.elsewhere ? 'refused' : undefined;
+    else if (!resolution.retry) reason = resolution.elsewhere ? 'refused' : undefined;
     else if (all.attempts >= c.attempts) reason = 'attempts';
     else if (performance.now() - began + wait > c.elapsed) reason = 'time';
     else if (tooOld(c, entry, wait)) reason = 'stale';
     else reason = 'again';
-    c.tell({ operation: entry.named ? entry.name : undefined, attempt: all.attempts, status: answer?.status, error, execution: verdict.execution, ...(reason === 'again' && { retryIn: wait }) });
+    c.tell({ operation: entry.named ? entry.name : undefined, attempt: all.attempts, status: answer?.status, error, execution: resolution.execution, ...(reason === 'again' && { retryIn: wait }) });
     if (reason !== 'again') return { ...all, reason };
-    await sleep(wait, signal, verdict.after === 0);
+    await sleep(wait, signal, resolution.after === 0);
   }
 }
 

@@ -270,19 +270,16 @@ var defects = []defect{
 	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, l, func() []call {\n\t\t\treturn []call{{s.sql.park", "err = s.onRow(ctx, l, r.ID, func() []call {\n\t\t\treturn []call{{s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
 
 	// The client.
-	{"client: a problem document that cannot be read says nothing", "stetclient/verdict.go",
+	{"client: a problem document that cannot be read says nothing", "stetclient/resolution.go",
 		"case p == nil && isProblem(h), p != nil && p.unclear:", "case p != nil && p.unclear:", some("CannotBeRead", clientTests)},
-	{"client: not executed counts in a response that is not stored", "stetclient/verdict.go",
+	{"client: not executed counts in a response that is not stored", "stetclient/resolution.go",
 		`x != stet.NotExecuted || replayed || h.Get(expiresHeader) != ""`, "true", some("OutcomeByAttempt", clientTests)},
 	{"client: an intent from the future is sent", "stetclient/intent.go", " || age < -clockSlack", "", some("AgeCannotBeTold", clientTests)},
-	{"client: Resume takes secrets to other hosts", "stetclient/resume.go",
-		"\t\t\t\t\tdelete(req.Header, name) // as it was set\n\t\t\t\t\treq.Header.Del(name)\n", "\t\t\t\t\t_ = name\n", some("Secrets", clientTests)},
 	{"client: credentials are made for another origin", "stetclient/await.go", "if own && a.o.Prepare != nil {", "if a.o.Prepare != nil {", some("Prepares", clientTests)},
 	{"client: a failed dial proves that nothing was sent", "stetclient/call.go", "if !wire.untouched() {", "if wire == nil {", some("FailedDial", clientTests)},
 	{"client: Await asks as fast as it can", "stetclient/await.go", "d := max(after, a.o.Every)", "d := after / 1000", some("Gentle|AsOften", clientTests)},
-	{"journal: one process opens a file twice", "stetclient/journal/reserve.go",
-		"return os.SameFile(info, other.FileInfo) || path == other.path", "return false", []string{"./stetclient/journal"}},
-	{"journal: a second name has a log of its own", "stetclient/journal/reserve.go", "n > 1 {", "n > 2 {", some("SecondName", []string{"./stetclient/journal"})},
+	{"journal: two processes open a file", "stetclient/journal/journal.go", `"locking_mode(EXCLUSIVE)", `, "", []string{"./stetclient/journal"}},
+	{"journal: a second name has a log of its own", "stetclient/journal/createfile.go", "n > 1 {", "n > 2 {", some("SecondName", []string{"./stetclient/journal"})},
 
 	// What the sidecar accepts.
 	{"accepted: an answer that broke off is run again", "internal/proxy/worker.go", "return w.async.Repeatable || w.delivery", "return w.async != nil || w.delivery", some("AnswersOf", proxyTests)},

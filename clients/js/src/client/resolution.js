@@ -29,33 +29,33 @@ export function parseProblem(headers, body) {
 }
 
 /**
- * Judges an answer { status, headers, body, redirected }. stands: it is the operation's outcome, and so
- * speaks for all attempts.
+ * Classifies an answer { status, headers, body, redirected }. stands: it is the operation's outcome, so its execution
+ * counts for all attempts.
  */
-export function judge({ status, headers, body, redirected = false }, replayedHeader) {
+export function classify({ status, headers, body, redirected = false }, replayedHeader) {
   const replayed = headers.get(replayedHeader) === 'true';
   const problem = status >= 400 ? parseProblem(headers, body) : null;
-  const told = toldBy(headers, replayed);
+  const told = headerExecution(headers, replayed);
   // A stored outcome: a retry would only replay it.
   const stored = replayed || told === notExecuted;
   const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
-  const verdict = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
-  if (stored || told === executed) verdict.retry = false;
-  else if (execution !== undefined) verdict.retry = problem.retryable;
-  else verdict.retry = retried(status);
-  if (never(status)) verdict.retry = false;
-  verdict.stands = stored;
-  // A redirect has been followed, perhaps by a GET: what refuses that says nothing of the operation.
-  if (redirected && verdict.execution === notExecuted) verdict.execution = mayHave;
-  verdict.elsewhere = redirected && !stored && status >= 300;
-  return verdict;
+  const resolution = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
+  if (stored || told === executed) resolution.retry = false;
+  else if (execution !== undefined) resolution.retry = problem.retryable;
+  else resolution.retry = retried(status);
+  if (never(status)) resolution.retry = false;
+  resolution.stands = stored;
+  // A redirect was followed, perhaps by a GET. A refusal of that says nothing about the operation.
+  if (redirected && resolution.execution === notExecuted) resolution.execution = mayHave;
+  resolution.elsewhere = redirected && !stored && status >= 300;
+  return resolution;
 }
 
 // The value of Idempotency-Execution; undefined without one that counts. It has precedence over the problem document,
 // because the handler may have copied that from another service. "Not executed" permits a new key. A service may copy
 // that value from the response of another service. Therefore it counts in a stored response only.
 // Idempotency-Expires marks a stored response, also the first one, which is not a replay.
-function toldBy(headers, replayed) {
+function headerExecution(headers, replayed) {
   const says = headers.get('Idempotency-Execution');
   const told = Object.hasOwn(said, says) ? said[says] : undefined;
   return told !== notExecuted || replayed || headers.get('Idempotency-Expires') ? told : undefined;
@@ -72,10 +72,10 @@ function retried(status) {
 
 /** Whether the operation was executed, by the header and the status of a response. */
 export function executionOf(status, headers, replayed, problem) {
-  const told = toldBy(headers, replayed);
+  const told = headerExecution(headers, replayed);
   if (told !== undefined) return told;
   if (replayed || (status >= 200 && status < 300)) return executed;
-  // One whose problem document cannot be understood might have said something else.
+  // A problem document that cannot be read might have said something else.
   if (problem === null ? mediaType(headers) === problemType : problem.execution !== undefined) return mayHave;
   if (status === 401 || status === 403 || status === 407 || status === 425 || status === 429) return notExecuted;
   return status === 503 && headers.has('Retry-After') ? notExecuted : mayHave;

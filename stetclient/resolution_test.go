@@ -17,7 +17,7 @@ import (
 
 type answerer = func(*http.Request) (*http.Response, error)
 
-// outcome is what one attempt can come to.
+// outcome is a possible result of one attempt.
 type outcome struct {
 	name      string
 	answer    answerer
@@ -61,7 +61,7 @@ func outcomes() []outcome {
 		{"retryable problem", problem(500, "true", "not executed"), true, 0, no},
 		{"final problem", problem(503, "false", "may have executed"), false, 0, may},
 		{"final problem, executed", problem(410, "false", "executed"), false, 0, yes},
-		{"429 that stands", status(429, "Retry-After", "2", "Idempotency-Execution", "executed"), false, 0, yes},
+		{"stored 429", status(429, "Retry-After", "2", "Idempotency-Execution", "executed"), false, 0, yes},
 		{"200, not executed of another service", status(200, "Idempotency-Execution", "not executed"), false, 0, yes},
 		{"409, not executed of another service", status(409, "Idempotency-Execution", "not executed"), true, 0, may},
 		{"422, not executed of another service", status(422, "Idempotency-Execution", "not executed"), false, 0, may},
@@ -78,15 +78,15 @@ func outcomes() []outcome {
 			"Idempotency-Execution", "executed"), false, 0, yes},
 		{"final problem of this one", answer(500, `{"retryable":false,"execution":"executed"}`, "Content-Type", "application/problem+json",
 			"Idempotency-Execution", "may have executed"), false, 0, may},
-		{"429 that says nothing known", status(429, "Idempotency-Execution", "perhaps"), true, 0, no},
+		{"429 with an unknown execution", status(429, "Idempotency-Execution", "perhaps"), true, 0, no},
 		{"damaged problem", answer(500, `{"retryable":`, "Content-Type", "application/problem+json"), true, 0, may},
-		{"problem of somebody else", answer(500, `{"title":"x","retryable":false}`, "Content-Type", "application/problem+json"), true, 0, may},
+		{"problem of another service", answer(500, `{"title":"x","retryable":false}`, "Content-Type", "application/problem+json"), true, 0, may},
 	}
 }
 
 // TestOutcomeByAttempt checks for each outcome, as that of each attempt: whether
-// it is retried, after how long, with which key and body, and what the caller is
-// told.
+// it is retried, after how long, with which key and body, and the result of the
+// caller.
 func TestOutcomeByAttempt(t *testing.T) {
 	const attempts = 5
 	policy := stetclient.Policy{MaxAttempts: attempts, MaxElapsed: time.Hour, AttemptTimeout: 10 * time.Second, Base: 100 * time.Millisecond, Cap: 300 * time.Millisecond}
@@ -98,7 +98,7 @@ func TestOutcomeByAttempt(t *testing.T) {
 					for range n - 1 {
 						answers = append(answers, fails(errDial)) // known to have had no effect
 					}
-					tr, s := newClient(t, stetclient.Options{Policy: policy, Budget: stetclient.Budget{Burst: -1}}, append(answers, o.answer, status(201))...)
+					tr, s := newClient(t, stetclient.Options{Policy: policy}, append(answers, o.answer, status(201))...)
 					res, _, err := post(t.Context(), t, tr, `{"amount":42}`)
 					checkOutcome(t, o, n, attempts, s, res, err)
 				})
@@ -150,13 +150,12 @@ func checkOutcome(t *testing.T, o outcome, n, attempts int, s *script, res *http
 		t.Errorf("info %+v, want %d attempts", info, want)
 	}
 	if !o.retried && info.Execution != o.execution {
-		t.Errorf("the caller is told %v, want %v", info.Execution, o.execution)
+		t.Errorf("the caller receives %v, want %v", info.Execution, o.execution)
 	}
 }
 
-// TestProblemsAreTakenAtTheirWord holds the client to the table of problems that
-// the server's documentation has.
-func TestProblemsAreTakenAtTheirWord(t *testing.T) {
+// TestDocumentedProblems checks the client with the problems of docs/problems.md.
+func TestDocumentedProblems(t *testing.T) {
 	page, err := os.ReadFile("../docs/problems.md")
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +258,7 @@ func TestStripeSaysWhetherToRetry(t *testing.T) {
 				s.wantAttempts(c.attempts)
 				info, _ := stetclient.InfoOf(res)
 				if key := s.sent[0].header.Get("Idempotency-Key"); key != info.Key {
-					t.Errorf("Stripe got the key %s, want it raw: %s", key, info.Key)
+					t.Errorf("Stripe received the key %s, want it raw: %s", key, info.Key)
 				}
 			})
 		})

@@ -17,35 +17,33 @@ import (
 const (
 	problemType = "application/problem+json"
 	maxProblem  = 64 << 10 // bytes of a problem document
-	maxSeconds  = 1 << 31  // of Retry-After; more are as good as permanently
+	maxSeconds  = 1 << 31  // of Retry-After; a longer wait is shortened to it
 )
 
-// Problem is a problem document (RFC 9457). Those of stet's server are listed in its
-// docs/problems.md; a document of any service that has both members, retryable and
-// execution, is believed.
+// Problem is a problem document (RFC 9457). docs/problems.md lists those of stet. A document of
+// any service counts if it has both members, retryable and execution.
 type Problem struct {
 	Type   string
 	Title  string
 	Status int
 	Detail string
-	// Retryable: the same request may be sent again under the same key, and
-	// be answered differently.
+	// Retryable: the same request may be sent again under the same key, and can then have
+	// another response.
 	Retryable bool
-	// Execution is what the document says about the effect of the request
-	// that it answers.
+	// Execution says whether the request of the response was executed.
 	Execution stet.Execution
 
 	says    bool // has both members
-	unclear bool // says something of the execution that cannot be taken at its word
+	unclear bool // has an execution, and it or retryable is missing or not known
 }
 
-// isProblem reports whether a response has a problem document.
+// isProblem reports whether a response has the media type of a problem document.
 func isProblem(h http.Header) bool {
 	return mediaType(h) == problemType
 }
 
 // mediaType returns the media type of a response without parameters, which need not
-// be well-formed; "" if it has none that can be read.
+// be well-formed; "" if it cannot be parsed.
 func mediaType(h http.Header) string {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
@@ -81,11 +79,11 @@ func parseProblem(h http.Header, body []byte) *Problem {
 	return p
 }
 
-// verdictOf judges a response. A replay is the outcome, whatever its status. A response that
+// resolutionOf classifies a response. A replay is the outcome, whatever its status. A response that
 // says "not executed" in executionHeader is the outcome, too: a retry would only replay it.
-func verdictOf(status int, h http.Header, replayed bool, p *Problem) Resolution {
+func resolutionOf(status int, h http.Header, replayed bool, p *Problem) Resolution {
 	v := Resolution{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
-	x, said := toldBy(h, replayed)
+	x, said := headerExecution(h, replayed)
 	v.stands = replayed || said && x == stet.NotExecuted
 	switch {
 	case said:
@@ -106,14 +104,12 @@ func verdictOf(status int, h http.Header, replayed bool, p *Problem) Resolution 
 	return v
 }
 
-// never reports whether a status is final whatever else the response says: the
-// request itself is wrong, and would be the same again.
+// never reports whether a status is always final, because the request itself is wrong.
 func never(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusUnprocessableEntity
 }
 
-// retried reports whether a response that says no more than its status is worth
-// another attempt.
+// retried reports whether a response is retried by its status alone.
 func retried(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -125,11 +121,10 @@ func retried(status int) bool {
 	}
 }
 
-// executionOf is what a response says about the effect by its status. One whose
-// problem document could not be read (p is nil), or not be understood, might have
-// said something else.
+// executionOf returns whether a response's operation was executed, by its header and status. If
+// its problem document could not be parsed (p is nil), or is unclear, it may have executed.
 func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Execution {
-	x, said := toldBy(h, replayed)
+	x, said := headerExecution(h, replayed)
 	switch {
 	case said:
 		return x
@@ -140,7 +135,7 @@ func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Exec
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusProxyAuthRequired,
 		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 		return stet.NotExecuted
-	// Not 408: middleware answers so for a handler that takes too long.
+	// Not 408: middleware sends it for a handler that takes too long.
 	case status == http.StatusServiceUnavailable && h.Get("Retry-After") != "":
 		return stet.NotExecuted
 	default:
@@ -158,10 +153,10 @@ const (
 	expiresHeader = "Idempotency-Expires"
 )
 
-// toldBy returns the value of executionHeader, and whether it counts. "Not executed" permits a
+// headerExecution returns the value of executionHeader, and whether it counts. "Not executed" permits a
 // new key. A service may copy that value from the response of another service. Therefore it
 // counts in a stored response only.
-func toldBy(h http.Header, replayed bool) (x stet.Execution, said bool) {
+func headerExecution(h http.Header, replayed bool) (x stet.Execution, said bool) {
 	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
 		if values := h[executionHeader]; len(values) == 1 && values[0] == x.String() {
 			return x, x != stet.NotExecuted || replayed || h.Get(expiresHeader) != ""
@@ -170,9 +165,9 @@ func toldBy(h http.Header, replayed bool) (x stet.Execution, said bool) {
 	return 0, false
 }
 
-// retryAfter returns the wait that Retry-After asks for, in either of its forms
-// (RFC 9110, section 10.2.3); 0 if there is none that can be understood. A date
-// is compared with the response's own, so that clocks need not agree.
+// retryAfter returns the wait of Retry-After, in seconds or as a date (RFC 9110, section
+// 10.2.3); 0 if there is none, or it is malformed. A date is compared with the response's
+// Date, so that clocks need not agree.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	v := strings.Trim(h.Get("Retry-After"), " \t")
 	if v == "" {
@@ -195,8 +190,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return min(max(0, at.Sub(now)), maxSeconds*time.Second)
 }
 
-// verdictOfFailure judges an attempt without a response.
-func verdictOfFailure(err error) Resolution {
+// classifyError classifies an attempt without a response.
+func classifyError(err error) Resolution {
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
 		return Resolution{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent
 	}
