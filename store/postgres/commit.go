@@ -58,7 +58,7 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 		return rec, uncommitted(err)
 	}
 	t.discard() // so that the server, too, hears that it is over
-	t.abandon()
+	t.rollBack()
 	return t.lookUp(rec, err, pid)
 }
 
@@ -116,7 +116,7 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 // lost answers when another caller has claimed the key, or finished, while fn
 // ran.
 func (t *transaction) lost(ctx context.Context) (store.Record, error) {
-	t.abandon()
+	t.rollBack()
 	r, err := t.s.readAlone(ctx, t.req.ID)
 	if err != nil {
 		return store.Record{}, fmt.Errorf("%w (another caller has claimed the key meanwhile; nothing was committed)", explain("read", err))

@@ -60,7 +60,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
-	defer t.abandon() // also when fn panics
+	defer t.rollBack() // also when fn panics
 	g := &group{s: s, reqs: reqs, keep: keep, t: t}
 	if err := g.enter(ctx); err != nil {
 		return nil, explain("begin", err)
@@ -85,7 +85,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 		recs[i] = rec
 	}
 	if len(g.free) == 0 {
-		t.leaveBehind() // it has locked nothing
+		t.rollBackLater() // it has locked nothing
 		return recs, nil
 	}
 	at, err := g.leave(ctx)

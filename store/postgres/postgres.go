@@ -96,6 +96,7 @@ type Store struct {
 	replay                  replayShare            // of claims and acceptances
 	txReplay                replayShare            // of transactions
 	groups                  *semaphore.Weighted    // of keys that groups have locked
+	rollbacks               rollbacks
 	durability              durability
 	closed                  atomic.Bool
 
@@ -298,6 +299,7 @@ func (s *Store) Close() error {
 	s.cancel()
 	<-s.durability.done
 	s.listener.close()
+	s.rollbacks.close()
 	s.own.Close()
 	if s.ours {
 		s.pool.Close()

@@ -157,7 +157,7 @@ func (t *transaction) committing(ctx context.Context, alone bool, send func(cont
 		select {
 		case answered <- result{a, err}:
 		case <-left:
-			rest.abandon()
+			rest.rollBack()
 		}
 	}()
 	select {

@@ -389,3 +389,25 @@ func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
 		}
 	}
 }
+
+// A replay does not wait for its ROLLBACK. Close does.
+func TestCloseWaitsForRollbacks(t *testing.T) {
+	pool := database(t)
+	s := open(t, pool, Options{})
+	done := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }
+	if _, err := s.RunTx(t.Context(), request("k"), keep, done); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		s.txReplay.share.Store(0) // each replay begins a transaction
+		if rec, err := s.RunTx(t.Context(), request("k"), keep, done); err != nil || rec.State != store.Completed {
+			t.Fatalf("%v, %v", rec.State, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := pool.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections of the service are in use after Close", n)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,8 +54,8 @@ func (s *Store) waitersLock(id store.ID) int64 {
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
 // ctx bounds entering; fn gets it unchanged. A commit is not given up when ctx
-// ends. A commit whose reply was lost is read for 10 seconds, on another
-// connection, once the transaction has release the key.
+// ends. If the reply to a commit is lost, the record is read for 10 seconds, on another
+// connection, after the server has ended the transaction.
 //
 // While fn runs there is no row to be seen. It holds an advisory lock
 // whose number is taken from 64 bits of a digest of the key: two keys with the
@@ -119,7 +120,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	}
 	defer func() {
 		if !granted {
-			t.abandon()
+			t.rollBack()
 		}
 	}()
 	r, err := t.look(ctx)
@@ -128,9 +129,9 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	}
 	return t.admit(ctx, r, pgxQuery(ctx, t.tx), func(wait bool) {
 		if wait {
-			t.abandon()
+			t.rollBack()
 		} else {
-			t.leaveBehind()
+			t.rollBackLater()
 		}
 	})
 }
@@ -252,17 +253,44 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	return rec, errLookAgain
 }
 
-// leaveBehind is abandon for a transaction that has changed nothing and holds no lock
-// that another caller waits for: its own caller does not wait for the ROLLBACK.
-func (t *transaction) leaveBehind() {
+// rollBackLater is rollBack for a transaction that has changed nothing and holds no lock
+// that another caller waits for. Its caller does not wait for the reply.
+func (t *transaction) rollBackLater() {
 	rest := *t
 	t.conn = nil
-	go rest.abandon()
+	t.s.rollbacks.run(rest.rollBack)
 }
 
-// abandon rolls back, if there is something to roll back, and gives the
-// connection back; one that is not clean is closed by that.
-func (t *transaction) abandon() {
+// rollbacks run in the background until the store is closed.
+type rollbacks struct {
+	mu     sync.Mutex
+	closed bool
+	wg     sync.WaitGroup
+}
+
+func (r *rollbacks) run(rollBack func()) {
+	r.mu.Lock()
+	closed := r.closed
+	if !closed {
+		r.wg.Go(rollBack)
+	}
+	r.mu.Unlock()
+	if closed {
+		rollBack()
+	}
+}
+
+// close waits for the rollbacks, each of which takes at most goodbye.
+func (r *rollbacks) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+// rollBack rolls back if the transaction is open, and releases the connection. A connection
+// in another state is closed by that.
+func (t *transaction) rollBack() {
 	if t.conn == nil {
 		return
 	}
@@ -290,7 +318,7 @@ func (t *transaction) discard() {
 
 // run calls fn and ends the transaction.
 func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Retention, fn function) (store.Record, error) {
-	defer t.abandon() // also when fn panics or calls runtime.Goexit
+	defer t.rollBack() // also when fn panics or calls runtime.Goexit
 	out, err := fn(ctx, &userTx{t.tx}, rec)
 	if err != nil {
 		return rec, err

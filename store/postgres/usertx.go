@@ -39,7 +39,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return explain("begin", err)
 	}
-	defer t.abandon() // also when fn panics or calls runtime.Goexit
+	defer t.rollBack() // also when fn panics or calls runtime.Goexit
 	if err := t.begin(ctx); err != nil {
 		return explain("begin", err)
 	}
@@ -101,7 +101,7 @@ func (t *transaction) commitUserTx(ctx context.Context) error {
 		return uncommitted(err)
 	}
 	t.discard() // so that the server, too, sees the end
-	t.abandon()
+	t.rollBack()
 	// Any write to a record that the transaction wrote to would wait for it.
 	if ended := t.ended(pid, func(context.Context, *pgxpool.Conn) error { return nil }); ended != nil {
 		err = errors.Join(err, ended)
