@@ -9,8 +9,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// acceptFunc accepts the operation of what prepare writes in a transaction, with
-// stet.TxEngine.Accept or what is given in its place.
+// acceptFunc calls prepare in a transaction and accepts the operation there, with
+// stet.TxEngine.Accept or AsyncOptions.AcceptTx.
 type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
 	accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (stet.Status, error)
 

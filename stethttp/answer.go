@@ -32,15 +32,13 @@ func abort(w http.ResponseWriter) {
 	panic(http.ErrAbortHandler)
 }
 
-// cutOff keeps a response that has begun from ending as if all were well, where
-// middleware around this one swallows the panic that comes: what is still buffered
-// is not sent any more.
+// cutOff keeps a started response from ending normally if middleware around this one recovers
+// the panic that follows: buffered bytes are no longer sent.
 func cutOff(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
 }
 
-// send sends the response, or what is said in its place. undone means that there
-// was no effect.
+// send sends the response, or the problem in its place. undone means that there was no effect.
 func (c *call) send(rw *capture, undone bool) {
 	problem := c.inPlaceOf(rw, undone)
 	switch {
@@ -58,8 +56,8 @@ func (c *call) send(rw *capture, undone bool) {
 	}
 }
 
-// sendReleased sends the response of a handler whose operation a retry runs again. One that
-// tells of a success, before the handler has returned an error, is not sent.
+// sendReleased sends the response of a handler whose operation a retry runs again. If the
+// handler returned an error after writing a success, the success is not sent.
 func (c *call) sendReleased(rw *capture, undone bool) {
 	if c.failure().error == nil || rw.status >= http.StatusBadRequest || rw.missing {
 		c.send(rw, undone)
@@ -77,8 +75,7 @@ func (c *call) sendReleased(rw *capture, undone bool) {
 	c.m.refuse(c.w, problem, "", c.m.o.RetryAfter)
 }
 
-// inPlaceOf returns what is said in place of a response that cannot be sent; nil
-// if it can be.
+// inPlaceOf returns the problem in place of a response that cannot be sent, or nil.
 func (c *call) inPlaceOf(rw *capture, undone bool) *condition {
 	switch {
 	case rw.past, rw.missing && !c.m.o.AllowEmpty:
@@ -248,7 +245,7 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	}
 	c.w.WriteHeader(out.Status)
 	if len(out.Body) > 0 {
-		_, _ = c.w.Write(out.Body) // a client that has left hears nothing
+		_, _ = c.w.Write(out.Body) // the client may have left
 	}
 	trail(h, trailer)
 }

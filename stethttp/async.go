@@ -40,9 +40,9 @@ type AsyncOptions struct {
 	// own, neither "Prefer: wait=N" nor "respond-async" (RFC 7240). Default 0: it is
 	// answered with 202 at once. At most store.MaxWait.
 	Wait time.Duration
-	// RepeatAcceptance answers a request for an operation that has ended with the 202
-	// again, unless it is one that waits. By default it gets the outcome, whatever it
-	// prefers: the status, header and body that the worker's are.
+	// RepeatAcceptance repeats the 202 for an operation that has ended, unless the request
+	// waits. By default such a request gets the outcome: status, header and body of the
+	// worker.
 	RepeatAcceptance bool
 	// Conflict answers a retry of an operation that has not ended with 409 (problem
 	// in-flight) in place of the 202. It still has the Location.
@@ -103,7 +103,7 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work in transactions, a store.WorkTxStore; %T is none", m.engine.Store())
 	}
 	if m.acceptTx == nil && o.AcceptTx != nil {
-		return nil, misuse.Errorf("stethttp: AsyncOptions.AcceptTx is called in transactions, and this middleware has none; NewTx makes one that has")
+		return nil, misuse.Errorf("stethttp: AsyncOptions.AcceptTx is called in transactions, and this middleware has none; create it with NewTx")
 	}
 	u, err := url.Parse(o.StatusURL)
 	if err != nil || !strings.HasPrefix(u.Path, "/") || !strings.HasSuffix(o.StatusURL, "/") || (u.Scheme == "") != (u.Host == "") || u.RawQuery != "" || u.String() != o.StatusURL {
@@ -124,29 +124,28 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	return a, nil
 }
 
-// Close ends all waits and streams, which answer with what is known by then, and
-// returns at once. Requests that come later do not wait. Call it from
-// http.Server.RegisterOnShutdown: otherwise waiting requests delay the shutdown.
+// Close ends all waits and streams and returns at once. They respond with the current state.
+// Later requests do not wait. Call it from http.Server.RegisterOnShutdown: otherwise waiting
+// requests delay the shutdown.
 func (a *Async) Close() { a.cancel() }
 
-// Accept returns the handler that accepts operations for the workers of that name.
-// It panics if stet.Work cannot have such a name.
+// Accept returns the handler that accepts operations for the workers of that name. It panics
+// if the name is not valid for stet.Work.
 //
-// Before anything is stored, prepare makes the work of a request, whose Name is
-// name if it is "". Where it refuses a request it answers itself, and returns
-// false: nothing is stored then, so that the same key may be used again. It must
-// not have other effects; with the m of NewTx it may write through Tx, which is
-// undone where it refuses or the operation was accepted before. It is asked about
-// retries too, whose work is not used.
+// prepare makes the work of a request before anything is stored; if Work.Name is "", it is
+// name. To refuse a request, prepare writes the response and returns false. Nothing is stored
+// then, and the key can be used again. It must have no other effects. With the m of NewTx it
+// may write through Tx; these writes are rolled back if it refuses, or if the operation was
+// accepted before. It is also called for retries, whose work is not used.
 //
-// A nil prepare takes JSON, with the media type application/json or one that ends
-// with +json, and makes the body the payload, byte for byte.
+// A nil prepare accepts JSON (the media type application/json, or one that ends with +json),
+// and uses the body as payload, byte for byte.
 //
-// A new operation is answered with 202, Location, and Retry-After; so is every
-// retry until it has ended, byte for byte, marked as a replay (see
-// AsyncOptions.Conflict). After that, and for requests that wait for it long enough,
-// the answer is the outcome: 200 with the worker's result, the problem operation-failed,
-// or, if the worker made it with Outcome, that response; the same for every retry.
+// A new operation gets 202, Location and Retry-After. Until it has ended, every retry gets the
+// same response, byte for byte, marked as a replay (see AsyncOptions.Conflict). After that,
+// and for requests that wait long enough, the response is the outcome: 200 with the worker's
+// result, the problem operation-failed, or the response of a worker that used Outcome. It is
+// the same for every retry.
 func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
 	if name == "" || len(name) > store.MaxName || !utf8.ValidString(name) {
 		panic("stethttp: Accept needs a name of at most store.MaxName bytes of UTF-8")
@@ -225,8 +224,8 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.refuse(errReleased)
 }
 
-// acceptRounds is how often a request is accepted again, because what it waited for
-// has had no effect.
+// acceptRounds is how often a request is accepted again, if the operation that it waited for
+// had no effect.
 const acceptRounds = 4
 
 // Why an operation is not accepted.
@@ -343,9 +342,9 @@ func (c *acceptance) refuseAcceptance(err error) {
 	}
 }
 
-// unreadable answers that what is stored of an operation is damaged.
+// unreadable responds that the stored record is damaged.
 func (c *call) unreadable(st stet.Status, err error) {
-	c.m.log().ErrorContext(c.r.Context(), "stethttp: what is stored of an operation cannot be read",
+	c.m.log().ErrorContext(c.r.Context(), "stethttp: the record of an operation cannot be read",
 		slog.String("id", st.Record.ID.String()), slog.Any("error", err))
 	problem := &operationUnreadable
 	if st.Record.State.Settled() {
@@ -354,9 +353,8 @@ func (c *call) unreadable(st stet.Status, err error) {
 	c.m.refuse(c.w, problem, "", 0)
 }
 
-// answer answers with where the operation stands, now or when the request has
-// waited for it. It is false if what it has waited for was something else that ran
-// under the key, and has had no effect: nothing stands then.
+// answer responds with the state of the operation, now or after the wait. It returns false if
+// another run of the key had no effect, so that there is no state.
 func (c *acceptance) answer(st stet.Status) bool {
 	a := c.a
 	final := c.waits || !a.o.RepeatAcceptance
@@ -386,7 +384,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.m.refuse(c.w, &inFlight, "", a.retryAfter)
 	case !final || st.Record.State == store.Accepted || st.Record.State == store.Running:
 		c.accepted(st)
-	case st.Record.State == store.Unknown: // workers watch the expired runs of what was accepted
+	case st.Record.State == store.Unknown: // workers resolve expired runs of accepted operations
 		c.applied(false)
 		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
 	case !st.Record.State.Settled():
@@ -466,6 +464,6 @@ func (c *acceptance) accepted(st stet.Status) {
 	}{id, location}) // strings never fail
 	fault.At(fault.ResponseBefore)
 	c.w.WriteHeader(http.StatusAccepted)
-	_, _ = c.w.Write(append(body, '\n')) // a client that has left hears nothing
+	_, _ = c.w.Write(append(body, '\n')) // the client may have left
 	fault.At(fault.ResponseAfter)
 }

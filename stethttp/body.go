@@ -35,7 +35,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (b []byte, er
 		// waiting for the rest.
 		body = http.MaxBytesReader(w, r.Body, limit)
 	}
-	// A client may claim any length, so memory grows with what has arrived.
+	// A client may claim any length, so memory grows with the received bytes.
 	claimed := int(max(r.ContentLength, 0))
 	b = make([]byte, 0, min(claimed, firstRead-bytes.MinRead)+1)
 	for {
@@ -74,8 +74,8 @@ func consumed(r *http.Request, n int) error {
 	return errConsumed
 }
 
-// parsed reports whether the body was read as a form. Of a content type that is
-// malformed, or there more than once, net/http obeys what it can.
+// parsed reports whether the body was read as a form. net/http also parses some malformed and
+// repeated content types.
 func parsed(r *http.Request) bool {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.MultipartForm != nil || r.PostForm != nil && mediaType == "application/x-www-form-urlencoded"

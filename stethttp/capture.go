@@ -27,25 +27,22 @@ var (
 	errTooLarge = errors.New("stethttp: the response is larger than can be kept (Policy.MaxResult), or in a transaction held back (16 MiB)")
 )
 
-// maxHeld bounds a response that is held back until its outcome is durable, in
-// bytes, where the policy's MaxResult is smaller: in a transaction, and where the
-// end of the connection would be the end of the response. What is larger than
-// MaxResult is sent whole and leaves a tombstone.
+// maxHeld bounds a response that is held back until its outcome is durable, in bytes, if the
+// policy's MaxResult is smaller: in a transaction, and if the end of the connection is the end
+// of the response. A response larger than MaxResult is sent whole and leaves a tombstone.
 const maxHeld = 16 << 20
 
-// capture is the http.ResponseWriter of a protected handler. It holds the
-// response back, keeps a copy of it up to a limit, and passes on what the
-// handler flushes.
+// capture is the http.ResponseWriter of a protected handler. It holds the response back,
+// stores a copy up to a limit, and forwards flushed parts.
 //
-// The handler has a header map of its own. When it writes its header, final
-// becomes a copy of that map and of its values: the header as it is sent and stored. It is
-// copied to the real writer's only when the response begins, and what is stored is never
-// read from there, because writers around this one change it.
+// The handler has its own header map. When it writes the header, final becomes a copy of that
+// map: the sent and stored header. It is copied to the real writer only when the response
+// begins. The stored copy is never read from there, because writers around this one change it.
 //
-// It has no Unwrap: http.ResponseController must not get past it.
+// It has no Unwrap, so that http.ResponseController cannot bypass it.
 type capture struct {
 	w      http.ResponseWriter
-	outer  http.Header // what was set before the handler was called, or nil
+	outer  http.Header // the header before the handler was called, or nil
 	limit  int         // of the stored response, in bytes
 	tx     bool        // nothing leaves before the end
 	proto  [2]int      // of HTTP
@@ -69,12 +66,12 @@ type capture struct {
 	over     bool // larger than can be kept: passed on as it comes, or refused if held
 	invalid  bool // the handler's status code is not valid
 	missing  bool // the handler has returned without having begun a response
-	blind    bool // what was written to the real writer directly cannot be seen
+	blind    bool // direct writes to the real writer are not visible
 	past     bool // other code has written to the real writer directly
 	left     bool // the client has left
 	done     bool // the handler has returned
 
-	timed    bool          // what is passed on has a deadline
+	timed    bool          // forwarded writes have a deadline
 	end      time.Time     // of the run
 	patience time.Duration // that is left for a client that keeps the handler waiting
 }
@@ -101,9 +98,8 @@ func (c *capture) Header() http.Header {
 	return c.header
 }
 
-// WriteHeader implements http.ResponseWriter. Statuses of 1xx are passed on at
-// once and are no part of the response; one that net/http would panic at makes
-// the response a problem.
+// WriteHeader implements http.ResponseWriter. Statuses of 1xx are forwarded at once and are no
+// part of the response. A status at which net/http would panic makes the response a problem.
 func (c *capture) WriteHeader(status int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,9 +157,8 @@ func (c *capture) writtenPast() bool {
 	return ok && !c.begun && !c.blind && w.Written()
 }
 
-// Write implements http.ResponseWriter, with the errors of net/http. The end of
-// the connection is not among them while the response is still kept: the
-// operation continues for those who ask again.
+// Write implements http.ResponseWriter, with the errors of net/http. A broken connection is no
+// error while the response is still stored, because retries will need it.
 func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +268,7 @@ func (c *capture) begin() {
 	c.publish(final)
 	for name, values := range c.trailer {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
-			c.w.Header()[name] = values // before the header, lest net/http adds a Content-Length and has no trailers
+			c.w.Header()[name] = values // before the header: otherwise net/http adds a Content-Length and sends no trailers
 		}
 	}
 	c.w.WriteHeader(c.status)
@@ -287,7 +282,7 @@ func (c *capture) detect() {
 	}
 }
 
-// forward passes on what is kept, up to the first n bytes.
+// forward sends the stored copy, up to the first n bytes.
 func (c *capture) forward(n int) {
 	if c.sent < n && !c.left {
 		c.left = c.push(func() error { _, err := c.w.Write(c.content[c.sent:n]); return err }) != nil
@@ -359,8 +354,7 @@ func (c *capture) control(do func(*http.ResponseController) error) error {
 // Hijack implements http.Hijacker, to say why not.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errHijack }
 
-// finish ends the handler's part: the response is what was written until now,
-// and later writes change nothing.
+// finish ends the handler's part. Later writes change nothing.
 func (c *capture) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -390,8 +384,8 @@ func (c *capture) finish() {
 	}
 }
 
-// response returns what is stored of a finished response. The error is
-// errTooLarge, errCut or nil.
+// response returns the stored form of a finished response. The error is errTooLarge, errCut or
+// nil.
 func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	if c.over {
 		return stet.Outcome{}, errTooLarge

@@ -60,8 +60,8 @@ func markOf(reason store.Reason, status int, contentType string) string {
 	return ""
 }
 
-// unmarked returns a header of the handler's, of the response or of a 1xx, without what it says
-// of another operation.
+// unmarked returns the handler's header, of the response or of a 1xx, without fields that
+// describe another operation.
 func (c *capture) unmarked(header fields) fields {
 	for _, name := range c.marks {
 		header = header.without(name)

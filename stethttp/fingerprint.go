@@ -36,7 +36,7 @@ func (c *call) digest(body []byte) bool {
 		c.m.log().WarnContext(c.r.Context(), "stethttp: Options.Fingerprint failed; nothing was executed", slog.Any("error", err))
 		c.m.refuse(c.w, &bodyMisfit, "", 0)
 	case c.op.Fingerprint == (store.Fingerprint{}):
-		c.m.log().ErrorContext(c.r.Context(), "stethttp: Options.Fingerprint returned the zero Fingerprint, so requests could not be told apart; nothing was executed")
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: Options.Fingerprint returned the zero Fingerprint, so requests could not be distinguished; nothing was executed")
 		c.m.refuse(c.w, &misconfigured, "", 0)
 	default:
 		return true
@@ -83,7 +83,8 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 // (RFC 8259, section 8.1) and forms.
 var utf8Type = regexp.MustCompile(`(?i)^(application/(?:json|x-www-form-urlencoded|[^ \t;,"]+\+json))[ \t]*;[ \t]*charset="?utf-8"?[ \t]*$`)
 
-// comparedType returns a content type as it is compared: without a charset that says nothing.
+// comparedType returns the form of a content type that is compared: without a charset that is
+// the default.
 func comparedType(contentType string) string {
 	if strings.IndexByte(contentType, ';') < 0 {
 		return contentType
@@ -94,8 +95,8 @@ func comparedType(contentType string) string {
 	return contentType
 }
 
-// comparedBody returns a body as it is compared: of gzip without the time at which it was
-// compressed (RFC 1952, section 2.3.1, MTIME), which differs between two attempts.
+// comparedBody returns the form of a body that is compared: a gzip header without its time
+// (RFC 1952, section 2.3.1, MTIME), which differs between two attempts.
 func comparedBody(coding string, body []byte) []byte {
 	if !strings.EqualFold(coding, "gzip") || len(body) < 10 || body[0] != 0x1f || body[1] != 0x8b {
 		return body

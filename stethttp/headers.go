@@ -13,7 +13,7 @@ type fields []store.Field
 
 // fieldsOf returns those of a header.
 func fieldsOf(h http.Header) fields {
-	list := make(fields, 0, len(h)+4) // and what is added
+	list := make(fields, 0, len(h)+4) // and the added fields
 	for name, values := range h {
 		list = append(list, store.Field{Name: name, Values: values})
 	}
@@ -67,7 +67,7 @@ func (f fields) header() http.Header {
 
 // headerFilter says which response headers are stored.
 type headerFilter struct {
-	keep, drop map[string]bool // keep is nil for all; what is in both is dropped
+	keep, drop map[string]bool // keep is nil for all; a field in both is dropped
 }
 
 func newHeaderFilter(o Options) headerFilter {
@@ -119,9 +119,9 @@ func (f *headerFilter) stores(name string, connection []string) bool {
 	return name != "" && name[0] != ':' && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
 }
 
-// fields returns the stored copy of a response's header, without its trailers
-// and without what had been set before the handler was called. What had been set
-// then and is not there any more has no values.
+// fields returns the stored copy of a response header, without trailers and without fields
+// that were set before the handler was called. A field that the handler has removed has no
+// values.
 func (f *headerFilter) fields(header fields, outer http.Header) (list []store.Field) {
 	connection := header.values("Connection")
 	for _, field := range header {

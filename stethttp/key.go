@@ -14,7 +14,7 @@ const (
 	maxKeyField = 4096
 )
 
-// flaw is what is wrong with a key, said to the client; "" is nothing.
+// flaw is the reason why a key is refused, for the client. "" means none.
 type flaw string
 
 const (
@@ -26,8 +26,7 @@ const (
 	keyUnquoted flaw = "The key must be in double quotes: a structured field string (RFC 9651)."
 )
 
-// parseKey returns the key that a header field's value names, or what is
-// wrong with it.
+// parseKey returns the key of a header field value, or why it is refused.
 func parseKey(field string, strict, foldCase bool) (string, flaw) {
 	key := strings.Trim(field, " \t") // not part of a field's value: RFC 9110, section 5.5
 	switch {
@@ -49,7 +48,7 @@ func parseKey(field string, strict, foldCase bool) (string, flaw) {
 	return checkKey(key, foldCase)
 }
 
-// checkKey returns the key that a text is, or what is wrong with it.
+// checkKey returns the key of a text, or why it is refused.
 func checkKey(key string, foldCase bool) (string, flaw) {
 	if key == "" {
 		return "", keyEmpty

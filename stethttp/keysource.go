@@ -45,7 +45,7 @@ const (
 	uuidLength     = 36
 )
 
-// check finds out what is wrong with the policy.
+// check validates the policy.
 func (p KeyPolicy) check() error {
 	most := maxEntropy
 	if p.UUID {
@@ -137,7 +137,7 @@ type pointed struct {
 	twice  bool // a name on the way is there more than once
 	text   bool
 	number bool
-	value  string // of a text, and of a number as it is written
+	value  string // a string, or the literal of a number
 }
 
 // follow returns what steps lead to in a body, which is not there unless the body is a

@@ -44,10 +44,9 @@ func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) 
 	return out, nil
 }
 
-// StoredResponse returns the response that an HTTP client gets for an outcome. Trailers
-// have http.TrailerPrefix. An outcome that is Gone is an *stet.Error of kind
-// stet.KindExpired; one that says it is a response and cannot be sent as one, of kind
-// stet.KindDamaged.
+// StoredResponse returns the HTTP response of an outcome. Trailers have http.TrailerPrefix.
+// The error is an *stet.Error: of kind stet.KindExpired for a discarded result, of kind
+// stet.KindDamaged for a stored response that HTTP cannot send.
 func StoredResponse(out stet.Outcome) (status int, header http.Header, body []byte, err error) {
 	if out.Gone {
 		return 0, nil, nil, &stet.Error{Kind: stet.KindExpired, Execution: stet.MayHaveExecuted}
@@ -138,19 +137,18 @@ func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string
 			}
 		}
 		if failure != nil {
-			status, worded := failure(text)
+			status, own := failure(text)
 			if 400 <= status && status <= 599 {
 				problem.status = status
 			}
-			detail = cmp.Or(worded, detail)
+			detail = cmp.Or(own, detail)
 		}
 		return m.asResponse(&problem, detail)
 	}
 	return m.translated(out)
 }
 
-// refusal reports whether a status says what is wrong with a request, and not when to send
-// it again.
+// refusal reports whether a status refuses the content of a request.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, 499:
@@ -159,8 +157,8 @@ func refusal(status int) bool {
 	return 400 <= status && status <= 499
 }
 
-// translated is the response of a completed outcome of another adapter. Its fields are
-// those that this package would store of a response.
+// translated is the response for a completed outcome of another adapter, with the fields that
+// this package would store.
 func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	status := out.Status
 	switch {
@@ -187,8 +185,7 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	return told
 }
 
-// headerOf is the header of another adapter's fields, without those that HTTP does not
-// have.
+// headerOf converts fields of another adapter, without those that HTTP does not have.
 func headerOf(fields []store.Field) http.Header {
 	h := make(http.Header, len(fields))
 	for _, f := range fields {

@@ -26,8 +26,8 @@ const (
 	maxPause   = 2 * time.Second
 )
 
-// serveOutside runs an operation that the handler's service settles, under run and, if
-// nothing was executed, under those that come after it.
+// serveOutside calls the handler for an operation that its service settles. If nothing was
+// executed, it does so again under a new run.
 func (c *call) serveOutside(run *stet.Lease) {
 	pause := firstPause
 	for try := 1; ; try++ {

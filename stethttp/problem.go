@@ -51,7 +51,7 @@ var (
 	resultUnreadable = condition{"result-unreadable", 500, "Stored result unreadable",
 		"The operation was executed before, but its stored response cannot be read. It does not run again.", false, stet.Executed}
 	resultForeign = condition{"result-foreign", 406, "Result of another kind of caller",
-		"The operation was executed before, by a caller of another kind, and its result is not told to one that does not ask for its media type. It does not run again.", false, stet.Executed}
+		"The operation was executed before, by a caller of another kind, and its result is sent only to requests that accept its media type. It does not run again.", false, stet.Executed}
 	codingNotAcceptable = condition{"coding-not-acceptable", 406, "Content coding not acceptable",
 		"The operation was executed before. Its response has a content coding that Accept-Encoding excludes.", false, stet.Executed}
 	storeUnavailable = condition{"store-unavailable", 503, "Idempotency store unavailable",
@@ -63,9 +63,9 @@ var (
 	handlerPanicked = condition{"handler-panicked", 500, "Operation broke off",
 		"The operation broke off. It may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	notExecuted = condition{"not-executed", 503, "Not executed",
-		"The service did not complete the operation, and what it began was undone.", true, stet.NotExecuted}
+		"The service did not complete the operation, and its writes were rolled back.", true, stet.NotExecuted}
 	notSettled = condition{"not-settled", 500, "Not settled",
-		"The service answered without having recorded an outcome. What it did within its transaction was undone.", false, stet.MayHaveExecuted}
+		"The service answered without having recorded an outcome. Its transaction was rolled back.", false, stet.MayHaveExecuted}
 	responseInvalid = condition{"response-invalid", 500, "Response invalid",
 		"The handler wrote a status code that is not valid. The operation may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	responseInvalidUndone = condition{"response-invalid", 500, "Response invalid",
@@ -123,7 +123,7 @@ var (
 	progressInvalid = condition{"progress-invalid", 400, "Progress not understood",
 		"A progress is a JSON object with a fraction, 0 to 1, and a message, and comes with the token that the run was given.", false, stet.NotExecuted}
 	fencedProgress = condition{"fenced", 409, "Run not current",
-		"The run has ended, or a newer one has begun. Stop working on it: what it does does not count.", false, stet.MayHaveExecuted}
+		"The run has ended, or a newer one has begun. Stop working on it: its results are not stored.", false, stet.MayHaveExecuted}
 	notCancellable = condition{"not-cancellable", 409, "Operation cannot be cancelled",
 		"The operation has ended.", false, stet.MayHaveExecuted}
 )
@@ -140,8 +140,8 @@ const noStore = "no-store"
 // refuse answers with a problem. detail may be "": the condition's own.
 func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, retryAfter time.Duration) {
 	h := w.Header()
-	// They would be those of another content. Not so Content-Encoding: it is that of
-	// a writer around this middleware, which encodes whatever comes.
+	// These fields describe another content. Content-Encoding stays: a writer around this
+	// middleware has set it, and encodes the problem too.
 	for _, name := range [...]string{"Content-Length", "Etag", "Last-Modified"} {
 		delete(h, name)
 	}

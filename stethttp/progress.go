@@ -69,7 +69,7 @@ func (c *lookup) report() {
 	h := c.w.Header()
 	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", noStore)
-	_, _ = c.w.Write(line(struct { // a worker that has left hears nothing
+	_, _ = c.w.Write(line(struct { // the worker may have left
 		Cancelling bool `json:"cancelling"`
 	}{cancelling}))
 }

@@ -33,7 +33,7 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 		c.ctx = &callContext{Context: ctx}
 		h.ServeHTTP(rw, r.WithContext(c.ctx))
 	}()
-	if c.says = c.judge(run, rw); c.says == absent || rw.invalid {
+	if c.says = c.classify(run, rw); c.says == absent || rw.invalid {
 		return c.outcome(run, rw), 0
 	}
 	out, err := rw.response(&m.filter)

@@ -10,19 +10,18 @@ import (
 	"github.com/stet-go/stet/internal/misuse"
 )
 
-// Responses says which responses of a handler are stored, to be replayed, and what
-// becomes of a key whose response is not. docs/responses.md compares them. A handler that
-// panics, that answers nothing, or that declares what it has done (stet.Run.Declare) is
-// not judged by its response, and under stet.Policy.Outside the service alone decides.
+// Responses selects the responses of a handler that are stored, and the fate of the key for
+// the others. docs/responses.md compares the values. It does not apply to a handler that
+// panics, returns no response, or declares its effect (stet.Run.Declare), and under
+// stet.Policy.Outside.
 type Responses string
 
 const (
-	// StoreOutcomes is the default. Stored is what may come after an effect, whatever it
-	// says: a 2xx, but also a 400, a 422 or a 500. Not stored is what comes before one:
-	// the responses for which Options.NotExecuted is true, by default 401, 403, 407, 425,
-	// 429, and 503 with Retry-After; the key stays bound to its request, which runs again.
-	// In a transaction, responses for which Options.Failed is true are not stored either, as
-	// they have rolled it back.
+	// StoreOutcomes is the default. It stores every response that may follow an effect: a 2xx,
+	// but also a 400, a 422 or a 500. It does not store the responses of Options.NotExecuted,
+	// by default 401, 403, 407, 425, 429, and 503 with Retry-After; the key stays bound to its
+	// request, which runs again. In a transaction, the responses of Options.Failed are not
+	// stored either, because they roll it back.
 	StoreOutcomes Responses = ""
 	// StoreAll stores every response of a handler. In a transaction a response for which
 	// Options.Failed is true rolls back, and is then stored in a transaction of its own.
@@ -103,10 +102,10 @@ func (c *callContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Executing says that the handler, whose context is ctx, begins to execute: whatever it
-// answers from now on is an outcome, and Options.NotExecuted is not asked. Call it when the
-// request is valid, before the first effect. It prevents that a 422 which comes after an
-// effect frees the key, under StoreExecuted. Outside of a protected handler it does nothing.
+// Executing states that the handler with the context ctx begins to execute. From now on every
+// response is an outcome, and Options.NotExecuted is not called. Call it after validation,
+// before the first effect. Under StoreExecuted it keeps a 422 after an effect from freeing the
+// key. Outside a protected handler it does nothing.
 func Executing(ctx context.Context) {
 	if c, ok := ctx.Value(callKey{}).(*callContext); ok {
 		c.executing.Store(true)

@@ -23,9 +23,9 @@ const (
 	webTrailer = 0x80
 )
 
-// endOfRPC adds to a trailer what gRPC-Web and Connect's streams put in a last
-// frame of the content, for browsers that cannot read trailers. Where that cannot
-// be read, it is the gRPC status unknown (2).
+// endOfRPC adds to a trailer the fields that gRPC-Web and Connect's streams send in a last
+// frame of the content, for browsers that cannot read trailers. If the frame cannot be read,
+// it adds the gRPC status unknown (2).
 func endOfRPC(trailer http.Header, contentType string, content []byte) {
 	flag := byte(webTrailer)
 	switch {
@@ -56,7 +56,7 @@ func endOfRPC(trailer http.Header, contentType string, content []byte) {
 	}
 }
 
-// plainFrame returns what is in a frame.
+// plainFrame returns the content of a frame.
 func plainFrame(frame []byte, flags byte) ([]byte, bool) {
 	if flags&compressed == 0 {
 		return frame, true

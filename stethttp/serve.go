@@ -47,7 +47,7 @@ type call struct {
 	claim    string       // of the run, under stet.Policy.Outside
 	expires  string       // the value of expiresHeader for a stored response; "" for none
 	reason   store.Reason // of a stored response
-	says     verdict      // of the response
+	says     class        // of the response
 	passedOn bool         // from another middleware of this package, and its body was not read in between
 }
 
@@ -118,7 +118,7 @@ func (c *call) read(limit int64) bool {
 // unread refuses a request whose body was not read.
 func (c *call) unread(err error, limit int64) {
 	if errors.Is(err, errConsumed) {
-		c.m.log().ErrorContext(c.r.Context(), "stethttp: requests cannot be told apart, so they are refused; nothing was executed", slog.Any("error", err))
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: requests cannot be distinguished, so they are refused; nothing was executed", slog.Any("error", err))
 		c.m.refuse(c.w, &misconfigured, "", 0)
 		return
 	}
@@ -277,7 +277,7 @@ func (c *call) serve() {
 // disclaim gives a claim back that was waited for without a body to run with.
 func (c *call) disclaim(run *stet.Lease) error {
 	if err := run.Release(c.r.Context(), c.again(nil)); err != nil {
-		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
+		c.failed(run, "a claim was not released yet; if that fails until its lease ends, the operation becomes unknown", err)
 	}
 	return errReleased
 }
@@ -299,7 +299,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	var returned error // by the handler, if it counts
 	out, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
-		c.says = c.judge(run.Run, rw)
+		c.says = c.classify(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted
 		returned = c.failure().counts()
 		return c.outcome(run.Run, rw), returned
@@ -307,7 +307,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil && own.Cause != returned) { //nolint:errorlint // the outermost
 		what := "an outcome was not stored; its response was not sent"
 		if stet.KindOf(err) == stet.KindRetryable {
-			what = "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown"
+			what = "a claim was not released yet; if that fails until its lease ends, the operation becomes unknown"
 		}
 		c.failed(run, what, err)
 	}

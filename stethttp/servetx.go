@@ -80,7 +80,7 @@ func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack
 	if c.executing() {
 		refused = errStoreAfterEffect
 	}
-	switch says, f := c.judge(run, rw), c.failure(); {
+	switch says, f := c.classify(run, rw), c.failure(); {
 	case says == absent:
 		return stet.Outcome{}, errMissing
 	case rw.invalid:

@@ -11,40 +11,35 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Status returns the handler of the status resources, whose paths end with the
-// operation's ID. It shows an operation to its scope only, as m's Options.Scope finds
-// it for this request: to other callers there is no such operation. An ID is a digest,
+// Status returns the handler of the status resources, whose paths end with the operation's ID.
+// Only callers with the same scope see an operation (Options.Scope of m). An ID is a digest,
 // not a secret.
 //
-// GET and HEAD are answered with 200 and a JSON object: the state, the attempts, times,
-// what the worker says of its progress, and once it has ended the outcome; a failed one
-// also with 200, because the status was found. "Prefer: wait=N" waits for the end. With
-// "Accept: text/event-stream" the same is sent as server-sent events: "status" after each
-// change, which is looked for every second (progress that has rested, every four; with
-// more than 1,000 streams, less often: every 5 seconds with 5,000), and "end" with the outcome. A stream lasts a minute at most; browsers reconnect by
-// themselves, and get a 204 when there is nothing more. A server's WriteTimeout does not
-// end it.
+// GET and HEAD return 200 and a JSON object: state, attempts, times, the worker's progress,
+// and after the end the outcome, also of a failed operation. "Prefer: wait=N" waits for the
+// end. With "Accept: text/event-stream" the response is a stream of server-sent events:
+// "status" after each change, and "end" with the outcome. Changes are read every second,
+// progress that stays the same every 4 seconds, and all of them less often with more than
+// 1,000 streams (every 5 seconds with 5,000). A stream lasts at most a minute. Browsers
+// reconnect, and get a 204 after the end. A server's WriteTimeout does not end a stream.
 //
-// With ByKey in place of the ID, and the key in its header as in the request that was
-// accepted, a caller that has lost the answer finds its operation.
+// A client that has lost the first response sends ByKey in place of the ID, and the key in its
+// usual header.
 //
-// PATCH is for what does the work, not for callers: with the header HeaderProgress, as
-// ProgressToken makes it, and a JSON object with "fraction" (0 to 1) and "message" it says
-// how far the run is. It is answered with 200 and {"cancelling": …}: when that is true, the
-// operation must be ended. A run that has ended, or is not the newest, is a 409
-// (problem fenced).
+// PATCH is for workers: with the header HeaderProgress (see ProgressToken) and a JSON object
+// with "fraction" (0 to 1) and "message" it reports progress. The response is 200 and
+// {"cancelling": …}; if that is true, the worker should end the operation. For a run that has
+// ended, or is not the newest, it is 409 (problem fenced).
 //
-// DELETE cancels an operation that no worker has begun: 200, and its outcome is
-// the problem operation-cancelled. One that runs is asked to end: 202. What has
-// ended stays unchanged: 409. Where clients must not cancel, route only GET here.
+// DELETE cancels an operation that no worker has begun: 200 with the problem
+// operation-cancelled as its outcome. For a running operation it requests the end: 202. For an
+// ended operation it returns 409. If clients must not cancel, route only GET here.
 //
-// Browsers on other origins (CORS) need DELETE in Access-Control-Allow-Methods. An
-// EventSource sends no headers of the page's; where the scope is found by one, the
-// page must read the stream with fetch.
+// For browsers on other origins (CORS), allow DELETE in Access-Control-Allow-Methods. An
+// EventSource cannot send headers; if Options.Scope reads one, use fetch to read the stream.
 //
-// A result that is no longer kept is a 410. The resource also shows operations of the
-// scope that ran at once, without having been accepted. Keep operations that clients
-// must not see in a scope of their own.
+// A discarded result is a 410. The resource also shows operations of the scope that were not
+// accepted. Use another scope for operations that clients must not see.
 func (a *Async) Status() http.Handler { return &statusResource{a} }
 
 type statusResource struct{ a *Async }
@@ -161,7 +156,7 @@ func (c *lookup) tell(status int, st stet.Status) {
 		problem.RetryAfter(h, after)
 	}
 	c.w.WriteHeader(status)
-	_, _ = c.w.Write(c.a.statusOf(st)) // a client that has left hears nothing
+	_, _ = c.w.Write(c.a.statusOf(st)) // the client may have left
 }
 
 // nextLook is when something may have changed; 0 if nothing is going to.
@@ -179,7 +174,7 @@ func (a *Async) nextLook(st stet.Status) time.Duration {
 func (c *lookup) cancel() {
 	st, err := c.m.engine.Cancel(c.r.Context(), c.op.Scope, c.id)
 	if stet.KindOf(err) == stet.KindInvalid { // it was not accepted, but runs
-		c.m.refuse(c.w, &notCancellable, "The operation is not one that can be cancelled.", 0)
+		c.m.refuse(c.w, &notCancellable, "Only accepted operations can be cancelled.", 0)
 		return
 	}
 	const unknown = "Whether the operation was executed is not known, and it does not run any more."

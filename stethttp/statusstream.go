@@ -15,8 +15,7 @@ const (
 	eventStream = "text/event-stream"
 	// streamFor bounds a stream, so that a server can end; clients come back.
 	streamFor = time.Minute
-	// lookEvery is how often a stream looks what has changed: as often as
-	// progress is written.
+	// lookEvery is the interval of reads of a stream, and of writes of progress.
 	lookEvery = time.Second
 	// streamRest is how long, for each stream, they let the store rest: all of them
 	// together ask it 1,000 times a second.
@@ -25,8 +24,7 @@ const (
 	lookWithin = 5 * time.Second
 	// progressEvery is how often it looks for progress when there was none for a while.
 	progressEvery = 4 * time.Second
-	// beatEvery is how long a stream is silent at most, lest something on its
-	// way takes it for dead.
+	// beatEvery is the longest silence of a stream, so that proxies do not close it.
 	beatEvery = 15 * time.Second
 	// writeWithin is how long a client has to take an event.
 	writeWithin = 10 * time.Second
@@ -74,9 +72,9 @@ func (c *lookup) stream() {
 	}
 }
 
-// look returns the status as it is now, as far as it can be found out. The work and
-// the notes of an operation are read if it has changed, and for its progress: every
-// second while that changes, and then less and less often.
+// look returns the current status, as far as it can be read. Work and notes are read if the
+// operation has changed, and for its progress: every second while that changes, and then less
+// and less often.
 func (c *lookup) look(next *progressLook, was stet.Status) stet.Status {
 	ctx, cancel := context.WithTimeout(c.r.Context(), lookWithin)
 	defer cancel()
@@ -104,8 +102,8 @@ type progressLook struct {
 	rest time.Duration
 }
 
-// tellEvent sends what has changed since the event before. It is false after the last
-// event, and when the client has left.
+// tellEvent sends the changes since the last event. It returns false after the last event, and
+// if the client has left.
 func (c *lookup) tellEvent(s *events, st stet.Status) bool {
 	switch status := c.a.statusOf(st); {
 	case st.Record.State == store.None:

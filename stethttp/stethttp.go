@@ -5,51 +5,44 @@
 //	protected := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: account}))
 //	mux.Handle("POST /payments", protected.Handler(payments))
 //
-// It follows draft-ietf-httpapi-idempotency-key-header-07. What it refuses, it
-// refuses with a problem document (RFC 9457) of the types listed in
-// docs/problems.md, which also say whether anything was executed.
+// It follows draft-ietf-httpapi-idempotency-key-header-07. Refusals are problem documents
+// (RFC 9457) of the types in docs/problems.md. They say whether anything was executed.
 //
-// # What a handler notices
+// # Differences for a handler
 //
-// The request's body was read before the handler is called, up to
-// Options.MaxBody. The request's context is the run's: it does not end when the
-// client leaves, but when the lease is lost or the policy's RunTimeout is used
-// up. stet.FromContext finds the run in it: key, fence, attempt, and
-// Declare(stet.NotExecuted, 0) for a handler that knows that it has had no effect.
+// The request's body is read before the handler is called, up to Options.MaxBody. The
+// request's context is the run's. It does not end when the client leaves, but when the lease
+// is lost or the policy's RunTimeout has passed. stet.FromContext returns the run: its key,
+// fence and attempt, and Declare(stet.NotExecuted, 0) for a handler that had no effect.
 //
-// The response is held back until its outcome is durable. A handler that flushes
-// streams to the first caller, whose response then ends only once the outcome is
-// durable; if it cannot be made so, the connection is cut. Flush does nothing where a
-// cut connection would look like the end of the response (HTTP/1.0, "Transfer-Encoding:
-// identity"), and for responses without a body. A response that is larger than the
-// policy's MaxResult reaches the first caller whole, and leaves a tombstone that
-// answers retries with 410 (result-expired). If it must be held back because its length
-// was not declared, and is larger than 16 MiB, the first caller gets the same 410. Hijack
-// is refused: see Options.Skip.
+// The response is held back until its outcome is durable. A handler that calls Flush streams
+// to the first caller; the response then ends after the outcome is durable, or the connection
+// is closed. Flush does nothing if a closed connection would look like the end of the response
+// (HTTP/1.0, "Transfer-Encoding: identity"), and for responses without a body. The first caller
+// receives a response larger than the policy's MaxResult whole; it leaves a tombstone, and
+// retries get 410 (result-expired). If it must be held back because its length was not
+// declared, and is larger than 16 MiB, the first caller gets the same 410. Hijack is refused:
+// see Options.Skip.
 //
-// A client is cut off if it reads nothing of a stream for 30 seconds, or makes the
-// handler wait for half of the policy's RunTimeout in all (waits below a second do not
-// count). The handler continues, and the client gets the outcome when it asks again. A
-// server's WriteTimeout, or a write deadline that the handler has set, counts instead
-// of these limits.
+// A client is disconnected if it reads nothing of a stream for 30 seconds, or delays the
+// handler for half of the policy's RunTimeout in total (waits below a second do not count). The
+// handler continues, and a retry gets the outcome. A server's WriteTimeout, or a write deadline
+// of the handler, replaces these limits.
 //
-// A handler that returns without having begun a response has produced no outcome:
-// the answer is 500 (response-missing), see Options.AllowEmpty.
+// A handler that returns without a response has no outcome: the client gets 500
+// (response-missing), see Advanced.AllowEmpty.
 //
-// # What may be around
+// # Middleware around this one
 //
-// Outer middleware, Options.Scope, Class and Skip must not read the body, not by
-// http.Request's ParseForm or FormValue either: different requests would have the same
-// fingerprint. Such requests are refused with 500 (misconfigured), and ErrorLog says
-// why. Code that must read the body has to put it back whole, as http.Request.Body,
-// before this middleware is called.
+// Outer middleware, Options.Scope, Class and Skip must not read the body, also not by
+// http.Request's ParseForm or FormValue: different requests would have the same fingerprint.
+// Such requests are refused with 500 (misconfigured) and logged. Code that must read the body
+// has to set http.Request.Body to the whole body again.
 //
-// Compression and CORS belong around this middleware, not between it and the
-// handler, so that they see its refusals, too. Where the handler encodes its
-// content nevertheless, a retry that does not accept the stored content coding (RFC 9110,
-// section 12.5.3), though the first request did, is answered with 406 and may ask
-// again with the same key. Stored Access-Control-* fields are replayed to the
-// origin that they allow.
+// Place compression and CORS around this middleware, so that they also apply to its refusals.
+// If the handler encodes its content itself, a retry that does not accept the stored content
+// coding (RFC 9110, section 12.5.3) gets 406, and can be repeated with the same key. Stored
+// Access-Control-* fields are replayed to the origin that they allow.
 //
 // # Stored headers
 //
@@ -60,16 +53,16 @@
 // removed from the replay as well. Fields that outer middleware adds when the response
 // begins are never stored.
 //
-// # Operations that are run later
+// # Asynchronous operations
 //
-// An Async answers with 202 and leaves the run to a worker:
+// An Async responds with 202 and a worker runs the operation:
 //
 //	async := stethttp.Must(stethttp.NewAsync(protected, stethttp.AsyncOptions{StatusURL: "/operations/"}))
 //	mux.Handle("POST /orders", async.Accept("orders.create", nil))
 //	mux.Handle("/operations/", async.Status())
 //
 // The same key gets the same 202 and the same status resource for as long as the
-// operation is kept. A request may instead wait for the outcome: see Async.Accept.
+// operation is stored. A request can also wait for the outcome: see Async.Accept.
 package stethttp
 
 import (
@@ -109,9 +102,9 @@ type Middleware struct {
 	invalid stet.Outcome
 	// transact is nil without transactions.
 	transact transactFunc
-	// outlasting are the requests that wait for what is unknown.
-	outlasting atomic.Int64
-	// acceptTx is nil without transactions, and where the store keeps no work.
+	// waitingUnknown counts the requests that wait for unknown operations.
+	waitingUnknown atomic.Int64
+	// acceptTx is nil without transactions, and if the store does not store work.
 	acceptTx acceptFunc
 }
 
@@ -149,16 +142,17 @@ type TxMiddleware[Tx any] struct {
 	*Middleware
 }
 
-// NewTx is New for handlers whose effects are writes to the database of te: the handler
-// gets its transaction, and its response leaves only after the commit. The transaction is
-// rolled back after a response for which Options.Failed or NotExecuted is true, a panic,
-// Run.Declare, and a return without a response: nothing is stored, this caller gets
-// the response, and a retry runs again. If the commit finds that another transaction wrote
-// the record in the meantime, the handler may be called again for the same request, with a new
-// transaction, the body from its beginning and a new response. Flush does nothing. A
-// response that is larger than the policy's MaxResult leaves a tombstone, as in lease mode;
-// one that is also larger than 16 MiB is rolled back and answered with 500. The handler
-// must not end the transaction, and must have no effects outside of it.
+// NewTx is New for handlers that write to the database of te. Tx gives the handler its
+// transaction, and the response is sent after the commit. A response for which Options.Failed
+// or NotExecuted is true, a panic, Run.Declare and a return without a response roll the
+// transaction back: nothing is stored, this caller gets the response, and a retry runs again.
+//
+// If the commit finds that another transaction wrote the record in the meantime, the handler
+// may be called again for the same request, with a new transaction, the body from its
+// beginning and a new response. Flush does nothing. A response larger than the policy's
+// MaxResult leaves a tombstone, as in lease mode; above 16 MiB it is rolled back and the
+// client gets 500. The handler must not end the transaction, and must have no effects outside
+// of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	switch {
 	case te == nil:

@@ -13,11 +13,11 @@ import (
 // and in the module of its own that it was.
 var fiberAdaptor = regexp.MustCompile(`github\.com/gofiber/(fiber(/v\d+)?(@[^/]+)?/middleware/adaptor|adaptor(/v\d+)?(@[^/]+)?)/adaptor\.go$`)
 
-// miswired says what is wrong with how a handler is wired, "" for nothing that is known.
+// miswired returns a known fault in the wiring of a handler, or "".
 //
-// Fiber's adaptor.HTTPMiddleware gives its middleware a handler that does nothing, and calls
-// the real one when the middleware has returned. What that answers is not known then, and
-// would take the place of whatever is said here.
+// Fiber's adaptor.HTTPMiddleware calls its middleware with a handler that does nothing, and
+// calls the real one after the middleware has returned. Its response would then replace any
+// response of this middleware.
 func miswired(next http.Handler) string {
 	f, ok := next.(http.HandlerFunc)
 	if !ok {

@@ -110,7 +110,7 @@ func (c *call) name(key string) *connect.Error {
 		return c.refused(&rpc.RequestUnreadable, strings.ToValidUTF8(err.Error(), "\uFFFD"))
 	case c.op.Fingerprint == (store.Fingerprint{}):
 		c.complain("an operation could not begin; nothing was executed",
-			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be told apart"))
+			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be distinguished"))
 		return c.refused(&rpc.Misconfigured, "")
 	}
 	return nil
@@ -136,7 +136,7 @@ func (c *call) serve() (connect.AnyResponse, error) {
 		return c.first(out)
 	case stet.KindOf(err) == stet.KindRetryable:
 		if _, ok := err.(*stet.Error); !ok { //nolint:errorlint // it is joined with that of the release
-			c.complain("a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
+			c.complain("a claim was not released yet; if that fails until its lease ends, the operation becomes unknown", err)
 		}
 		return c.passOn(err)
 	}

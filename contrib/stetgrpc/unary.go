@@ -109,7 +109,7 @@ func (c *call) name() *rpc.End {
 		return refused(rpc.RequestUnreadable, strings.ToValidUTF8(err.Error(), "\uFFFD"))
 	case c.op.Fingerprint == (store.Fingerprint{}):
 		c.complain("an operation could not begin; nothing was executed",
-			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be told apart"))
+			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be distinguished"))
 		return refused(rpc.Misconfigured, "")
 	}
 	c.op.Wait = c.wait()
@@ -276,7 +276,7 @@ func (c *call) replay(run *stet.Lease) (any, error) {
 func (c *call) passOn(err error) (any, error) {
 	x := stet.ExecutionOf(err)
 	if _, ok := err.(*stet.Error); !ok { //nolint:errorlint // it is joined with that of the release
-		c.complain("a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
+		c.complain("a claim was not released yet; if that fails until its lease ends, the operation becomes unknown", err)
 	}
 	switch _, ok := errors.AsType[interface {
 		error

@@ -135,8 +135,8 @@ func fresh(timestamp string, now time.Time) error {
 // HMAC-SHA256 signatures (v1). Secrets are as senders show them, in base64 with
 // or without the prefix "whsec_"; more than one while a secret is being changed.
 //
-// An ID with a dot is refused: what is signed is id.timestamp.body, and a dot
-// would let the same signature stand for another ID, timestamp and body.
+// An ID with a dot is refused. The signed text is id.timestamp.body, so with a dot one
+// signature would also be valid for another ID, timestamp and body.
 func StandardWebhooks(secrets ...string) Verifier {
 	// The sample schedule of the specification ends after 75 h 35 min.
 	return standard{newKeyed(76*time.Hour, secrets, func(s string) ([]byte, error) {
@@ -231,8 +231,8 @@ func (v stripe) Verify(h http.Header, body []byte, now time.Time) (string, []byt
 // GitHub verifies deliveries of GitHub (X-Hub-Signature-256). The ID is that of
 // X-GitHub-Delivery, which stays the same when a delivery is repeated.
 //
-// GitHub signs the body alone, neither its ID nor a time: someone who has recorded a
-// delivery can send it again under another ID. TLS protects it from being recorded.
+// GitHub signs the body alone, neither its ID nor a time. An attacker who has recorded a
+// delivery can send it again under another ID; TLS protects it from being recorded.
 func GitHub(secrets ...string) Verifier {
 	return github{newKeyed(3*24*time.Hour, secrets, plain)}
 }

@@ -75,10 +75,10 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// Policy returns a policy for webhooks: outcomes are kept for 7 days, and what
-// was handled is remembered for 30; both are longer than any sender here continues
-// delivering. ForgetReleased is set: after a delivery that had no effect, the next one may
-// have another body, with a new time of sending for one.
+// Policy returns a policy for webhooks. Outcomes are stored for 7 days, and keys for 30:
+// longer than any sender here repeats a delivery. ForgetReleased is set, so that after a
+// delivery without effect the next one may have another body, for example with a new time of
+// sending.
 func Policy() stet.Policy {
 	return stet.Policy{Retention: store.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}, ForgetReleased: true}
 }
@@ -186,8 +186,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, h.do(r.Context(), op, Delivery{ID: id, Header: r.Header, Body: bytes.Clone(body)}))
 }
 
-// answer tells the sender the outcome of a delivery. What was executed is acknowledged,
-// also when its result is no longer kept.
+// answer sends the outcome of a delivery. An executed delivery is acknowledged, also if its
+// result was discarded.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 	// What the engine says is the outermost error; those inside it may be of
 	// another operation, which the handler called.

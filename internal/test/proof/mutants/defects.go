@@ -176,7 +176,7 @@ var defects = []defect{
 	{"a 5xx in a transaction is committed", "stethttp/options.go",
 		"if status >= http.StatusInternalServerError || status", "if status", httpTests},
 	{"an RPC's error in a transaction is committed", "stethttp/options.go", "return grpc != \"\" && grpc != \"0\"", "return grpc == \"-\"", httpTests},
-	{"returning is a response", "stethttp/judge.go", "case rw.missing && !c.m.o.AllowEmpty:", "case rw.missing && c.m.o.AllowEmpty:", httpTests},
+	{"returning is a response", "stethttp/classify.go", "case rw.missing && !c.m.o.AllowEmpty:", "case rw.missing && c.m.o.AllowEmpty:", httpTests},
 	{"what went past the middleware is an outcome", "stethttp/capture.go", "return ok && !c.begun && !c.blind && w.Written()", "return ok && c.begun && w.Written()", httpTests},
 	{"what is stored is the header of the real writer", "stethttp/capture.go",
 		"header := filter.fields(c.final, c.outer)", "header := filter.fields(fieldsOf(c.w.Header()), c.outer)", httpTests},

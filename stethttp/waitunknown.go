@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxOutlasting = 1024 // requests of a Middleware that wait for what is unknown
+	maxWaitingUnknown = 1024 // requests of a Middleware that wait for unknown operations
 
 	// lightBody is the most bytes of a body that a waiting request holds.
 	lightBody = 64 << 10
@@ -19,9 +19,9 @@ const (
 	outlastMax = time.Second
 )
 
-// waiting calls try, and calls it again where waiting helps that the engine does not
-// do itself. A large body is dropped before the request waits: what it waits for is
-// most likely the outcome of the same request.
+// waiting calls try. It calls try again if a wait can help that the engine does not do itself.
+// A large body is dropped before the wait: most likely the request only waits for its own
+// outcome.
 func waiting(c *call, try func() (*stet.Lease, error)) (*stet.Lease, error) {
 	wait := c.op.Wait
 	heavy := len(c.sent) > lightBody && c.patience() > 0
@@ -82,13 +82,12 @@ func (c *call) outlast(err error) bool {
 	return false
 }
 
-// looks yields whenever it is time to look again at what is unknown, at once for
-// the first time, until ctx ends. Where too many requests do so already, it does
-// not yield.
+// looks yields at each time to read an unknown operation again, at once for the first time,
+// until ctx ends. If too many requests wait like that, it does not yield.
 func (m *Middleware) looks(ctx context.Context) func(yield func(struct{}) bool) {
 	return func(yield func(struct{}) bool) {
-		defer m.outlasting.Add(-1)
-		if m.outlasting.Add(1) > maxOutlasting {
+		defer m.waitingUnknown.Add(-1)
+		if m.waitingUnknown.Add(1) > maxWaitingUnknown {
 			return
 		}
 		for pause := outlastMin; yield(struct{}{}); pause = min(2*pause, outlastMax) {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	maxStall = 30 * time.Second // how long a client may take nothing of what is streamed to it
-	slow     = time.Second      // a write that takes as long is one that waits for the client
+	maxWriteWait = 30 * time.Second // how long a client may read nothing of a stream
+	slow         = time.Second      // a write that takes as long waits for the client
 )
 
 // errStalled ends a stream whose client does not take it.
@@ -33,7 +33,7 @@ func (c *capture) push(do func() error) error {
 		return do()
 	}
 	rc, begun := http.NewResponseController(c.w), time.Now()
-	within := min(maxStall, c.patience, max(c.end.Sub(begun), slow))
+	within := min(maxWriteWait, c.patience, max(c.end.Sub(begun), slow))
 	if c.patience > 0 && rc.SetWriteDeadline(begun.Add(within)) != nil {
 		c.timed = false // a writer around cannot
 		return do()

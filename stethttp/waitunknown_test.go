@@ -73,12 +73,12 @@ func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		verdict stet.Resolution
-		after   time.Duration
-		prefer  string
-		waited  time.Duration
-		status  int
-		body    string
+		class  stet.Resolution
+		after  time.Duration
+		prefer string
+		waited time.Duration
+		status int
+		body   string
 	}{
 		"it happened":       {found, 3 * time.Second, "wait=8", 3 * time.Second, 201, "found"},
 		"it did not happen": {stet.ItDidNotHappen(), 3 * time.Second, "wait=8", 3 * time.Second, 200, "ran"},
@@ -100,7 +100,7 @@ func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					dead(t, engine, stet.Op{Scope: "single-tenant", Key: "k", Fingerprint: twin.Fingerprint}, c.verdict, c.after)
+					dead(t, engine, stet.Op{Scope: "single-tenant", Key: "k", Fingerprint: twin.Fingerprint}, c.class, c.after)
 					begun := time.Now()
 					w := ask(h, "k", c.prefer, "{}")
 					if waited := time.Since(begun); waited < c.waited || waited > c.waited+time.Second || w.Code != c.status || !strings.Contains(w.Body.String(), c.body) {

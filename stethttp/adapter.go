@@ -9,8 +9,8 @@ import (
 	"github.com/stet-go/stet/internal/again"
 )
 
-// Log returns where the middleware says what goes wrong, Options.ErrorLog or its default.
-// Adapters of frameworks, as stetgin, say there what is wrong with the wiring.
+// Log returns Options.ErrorLog or its default. Adapters of frameworks, such as stetgin, log
+// faults of the wiring there.
 func (m *Middleware) Log() *slog.Logger { return m.log() }
 
 // InTx reports whether ctx is that of a request which runs in a transaction of NewTx.
@@ -29,14 +29,15 @@ func NoRoute(ctx context.Context) {
 	}
 }
 
-// Returned is for adapters of frameworks whose handlers return errors, which the framework
-// answers, and for such handlers where there is no adapter, as those of huma. It says, in the context of the run, that the handler has returned err, and is
-// called before that is answered, or afterwards. A transaction is then rolled back. By
-// default a response of 3xx or 4xx that Options.NotExecuted does not except is stored after
-// the rollback, in a second transaction; after any other a retry runs again. An error that is marked (stet.Retryable, Repeatable, Permanent)
-// counts as such, and one of the run's own context, once that has ended, says that the
-// outcome is unknown, as stet.Lease.Do has it. Of other errors the answer decides what is
-// stored. Outside of a run it does nothing.
+// Returned is for adapters of frameworks whose handlers return errors, and for handlers of
+// frameworks without an adapter, such as huma. ctx is the run's context. Call it before or
+// after the response to err is written. It rolls a transaction back. By default a response of
+// 3xx or 4xx that Options.NotExecuted does not except is stored after the rollback, in a
+// second transaction; after any other response a retry runs again.
+//
+// A marked error (stet.Retryable, Repeatable, Permanent) counts as such. An error of the run's
+// ended context makes the outcome unknown, as in stet.Lease.Do. For other errors the response
+// decides. Outside a run it does nothing.
 func Returned(ctx context.Context, err error) {
 	if c, ok := ctx.Value(callKey{}).(*callContext); ok && err != nil {
 		c.returned.Store(&err)

@@ -10,18 +10,17 @@ import (
 )
 
 // resolution is what a response says of its operation.
-type verdict uint8
+type class uint8
 
 const (
-	kept   verdict = iota // an outcome to store, completed
-	failed                // an outcome to store, failed; in a transaction it is rolled back, and stored only by some Responses
-	undone                // nothing was executed
-	absent                // nothing: it is no response of the handler's
+	kept   class = iota // an outcome to store, completed
+	failed              // an outcome to store, failed; in a transaction it is rolled back, and stored only by some Responses
+	undone              // nothing was executed
+	absent              // nothing: it is no response of the handler's
 )
 
-// judge finds out what a finished response of a run says. It is not asked if the
-// run says that its outcome is unknown.
-func (c *call) judge(run *stet.Run, rw *capture) verdict {
+// classify decides what a finished response means for the run.
+func (c *call) classify(run *stet.Run, rw *capture) class {
 	switch {
 	case run.Declared() == stet.MayHaveExecuted:
 		return absent
@@ -61,7 +60,7 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 // executing reports whether the handler has called Executing.
 func (c *call) executing() bool { return c.ctx != nil && c.ctx.executing.Load() }
 
-// complain logs what is wrong with how a handler is wired.
+// complain logs a fault in the wiring of a handler.
 func (c *call) complain(what string) {
 	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
 		slog.String("class", c.op.Class))
