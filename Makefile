@@ -116,7 +116,7 @@ bench-redis: services ## Measure the Redis store beside redis-benchmark with the
 	cd bench && $(GO) run ./redis
 
 bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
-	cd bench && $(GO) run ./internal/proxy
+	cd bench && $(GO) run ./proxy
 
 bench-async: services ## Measure operations from acceptance to outcome, beside River alone and embedded (5 min)
 	cd bench && $(GO) run ./async

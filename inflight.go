@@ -245,6 +245,8 @@ func (e *Engine) follow(ctx context.Context, t *request, f *inFlight) (entry, er
 			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil
 		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
 			return entry{}, errTryAgain // only the leader's request was rejected
+		case ph == over && shared.rec.InTx && shared.rec.Fingerprint != t.req.Fingerprint:
+			return entry{}, errTryAgain // the store has compared only the leader's fingerprint
 		case ph == over && shared.shared:
 			shared.granted = false
 			return shared, shared.err

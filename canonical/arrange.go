@@ -61,10 +61,10 @@ func (p *part) member(name []byte) *part {
 	return p.members[string(unescaped)]
 }
 
-// arranger orders the members of objects, and leaves out what is excluded. It
-// reads a body once, and writes it once: what is nested deeply is not moved with
-// every object around it. The body is valid JSON without white space and with
-// strings in their shortest spelling.
+// arranger orders the members of objects, and leaves out excluded values. It reads a body
+// once and writes it once, so that deeply nested values are not copied for every object
+// around them. The body is valid JSON without white space and with strings in their shortest
+// form.
 type arranger struct {
 	src   []byte
 	nodes []node   // in the order of their beginnings
@@ -73,12 +73,12 @@ type arranger struct {
 	out   []byte
 }
 
-// node is what is not written as it is: an object whose members are written one
-// by one, or an element that is left out.
+// node is a part that is not copied unchanged: an object whose members are written one by
+// one, or an element that is left out.
 type node struct {
 	start, end  int
 	first, last int // of its members in arranger.kept
-	next        int // the first node behind it, and what is inside
+	next        int // the first node after it and its content
 	excluded    bool
 }
 
@@ -169,7 +169,7 @@ func (a *arranger) object(i int, p *part) int {
 	members := a.open[from:]
 	a.open = a.open[:from]
 	if asIs && len(a.nodes) == own+1 {
-		a.nodes = a.nodes[:own] // nothing in it is to be changed
+		a.nodes = a.nodes[:own] // it is copied unchanged
 		return i
 	}
 	if !asIs {
@@ -184,7 +184,7 @@ func (a *arranger) object(i int, p *part) int {
 // nameOf is a member's name, without its quotes.
 func (a *arranger) nameOf(m member) []byte { return a.src[m.name+1 : m.value-2] }
 
-// write writes what is from one offset to another; n is the first node there.
+// write writes the part between two offsets; n is its first node.
 func (a *arranger) write(from, to, n int) {
 	for n < len(a.nodes) && a.nodes[n].start < to {
 		at := a.nodes[n]

@@ -49,12 +49,11 @@ func JSON(exclude ...string) (func(mediaType string, body []byte) ([]byte, error
 	}, nil
 }
 
-// Fingerprint returns a function that makes the fingerprint of an operation, such as "order",
-// from the JSON of what is asked for, in canonical form: the same for a request's body and a
-// message's, whatever their media type says. It is for stethttp.Options.Fingerprint,
-// stetmsg.Identity.WithFingerprint and stet.Op.Fingerprint of operations that come in by more
-// than one of them. The values that exclude names are left out, as those of JSON are. What
-// is not JSON counts as it came. The error is that of JSON.
+// Fingerprint returns a function that computes the fingerprint of an operation, such as
+// "order", from a JSON body in canonical form, independent of its media type. Use it for
+// stethttp.Options.Fingerprint, stetmsg.Identity.WithFingerprint and stet.Op.Fingerprint if an
+// operation can arrive by more than one of them. The values at the pointers in exclude are left
+// out, as by JSON. A body that is not JSON is used unchanged. The error is that of JSON.
 func Fingerprint(operation string, exclude ...string) (func(body []byte) store.Fingerprint, error) {
 	form, err := JSON(exclude...)
 	if err != nil {

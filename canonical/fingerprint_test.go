@@ -22,7 +22,7 @@ func TestFingerprintIsOfTheOperationAndOfWhatIsAskedFor(t *testing.T) {
 		}
 	}
 	if again := order([]byte("not JSON")); again != order([]byte("not JSON")) || order([]byte("a")) == order([]byte("b")) {
-		t.Error("what is not JSON")
+		t.Error("a body that is not JSON")
 	}
 	if refund([]byte(`{"book":7,"copies":1}`)) == of || of == (store.Fingerprint{}) {
 		t.Error("another operation has the same fingerprint")

@@ -1,6 +1,6 @@
-// Package codec says how values and errors of operations are stored: what stet.Do's
-// function returns, a step, or a worker. By default values are JSON, and of an error its
-// text is kept. An engine with codecs of its own:
+// Package codec encodes the values and errors that the functions of stet.Do, steps and
+// workers return. By default values are stored as JSON, and errors as their text. An engine
+// with other codecs:
 //
 //	errs, err := codec.NewErrors(
 //		codec.Sentinel("out-of-stock", shop.ErrOutOfStock),
@@ -17,10 +17,10 @@
 // each time it is called: when order runs, and when a retry gets its outcome, in this
 // process or in another.
 //
-// What is stored has its media type beside it, and is read by that: a record that was
-// written before the codec was changed can still be read, if the new codec knows its media
-// type, or if it is JSON. What no codec knows is not read, and nothing runs for it: the
-// error is of kind stet.KindForeign, and says that the operation was executed.
+// A stored value has a media type, which selects its decoding. A record from before a change
+// of the codec can be read if the new codec supports its media type, or if it is JSON. A value
+// that no codec supports is not decoded, and the operation does not run again: the error is of
+// kind stet.KindForeign and says "executed".
 package codec
 
 import (
@@ -35,8 +35,8 @@ import (
 	"strings"
 )
 
-// Values turns values into bytes and back. It is used by several goroutines at a time. An
-// engine uses JSON for what it does not support. A panic of it is taken for an error.
+// Values encodes and decodes values. It must be safe for concurrent use. An engine uses JSON
+// for values that it does not support. A panic counts as an error.
 type Values interface {
 	// Encode returns the bytes of v and their media type, with parameters if the bytes
 	// need them to be read, and not "". The error is ErrUnsupported, or wraps it, for values
@@ -57,8 +57,7 @@ const jsonType = "application/json"
 // JSON returns the codec of package encoding/json. It is the default. A number behind an
 // interface, as in map[string]any, comes back as a json.Number, which loses no digit.
 //
-// Unexported fields, and types behind interfaces, are not in what it stores: a replay is
-// without them.
+// It does not store unexported fields and the types of interface values: a replay lacks them.
 func JSON() Values { return jsonValues{} }
 
 type jsonValues struct{}
@@ -90,7 +89,7 @@ func decodeJSON(body []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return json.Unmarshal(body, v) // which says what comes after the text
+		return json.Unmarshal(body, v) // for its error about trailing data
 	}
 	return nil
 }
@@ -106,9 +105,9 @@ func isJSON(contentType string) bool {
 
 const gobType = "application/x-gob"
 
-// Gob returns the codec of package encoding/gob. It keeps types apart that JSON does not, such as int64
-// and float64 in an any that is a field, if they are registered there. The type argument of stet.Do
-// must not be an interface: what is in it could not be read. A nil pointer is JSON.
+// Gob returns the codec of package encoding/gob. It distinguishes types that JSON does not, such as
+// int64 and float64 in a field of type any, if they are registered with gob. The type argument of
+// stet.Do must not be an interface, because gob could not decode it. A nil pointer is stored as JSON.
 func Gob() Values { return gobValues{} }
 
 type gobValues struct{}

@@ -97,7 +97,7 @@ func TestEachCodecOfSeveralKeepsItsPart(t *testing.T) {
 			t.Errorf("%v: %v, %v, %v, %v", given, got, o, ok, up)
 		}
 		if data, ok := coding.Kept(fields, "loud"); ok != up || ok && string(data) != given.Error() {
-			t.Errorf("%v: another face reads %q, %v", given, data, ok)
+			t.Errorf("%v: another adapter reads %q, %v", given, data, ok)
 		}
 	}
 }

@@ -8,11 +8,10 @@ import (
 	"reflect"
 )
 
-// Errors keeps more of an error than its text, and makes an error of it again. It is used
-// by several goroutines at a time. If it panics, the text alone is kept, or read.
+// Errors encodes errors beyond their text, and decodes them. It must be safe for concurrent
+// use. If it panics, only the text is stored or returned.
 //
-// With it, stet.Do returns to its first caller what it will return to all others: the error
-// that Decode makes.
+// With it, stet.Do returns the error of Decode to its first caller as well as to retries.
 type Errors interface {
 	// Encode returns what to keep of err, beside its text, and a name for the form of the
 	// data, such as a media type; "" if the text is all.
@@ -31,8 +30,8 @@ type ErrorKind struct {
 	decode func(json.RawMessage) (error, bool)
 }
 
-// Sentinel is an error that is told by errors.Is. A replay has target itself. name stands
-// for it in the store: it must not change, nor be given to another error.
+// Sentinel is an error that errors.Is finds. A replay contains target itself. name represents
+// it in the store: do not change it, or use it for another error.
 func Sentinel(name string, target error) ErrorKind {
 	k := ErrorKind{name: name, target: target}
 	if target == nil {
@@ -44,11 +43,11 @@ func Sentinel(name string, target error) ErrorKind {
 	return k
 }
 
-// ErrorType is a type of errors that is told by errors.As. A replay has a T with the fields
-// that JSON has brought back. What JSON would lose is refused by NewErrors: a struct
-// has exported fields only, none of an interface's type, or both methods MarshalJSON and
-// UnmarshalJSON. A field that is to be lost has the tag `json:"-"`. name stands for T in
-// the store: it must not change, nor be given to another type.
+// ErrorType is an error type that errors.As finds. A replay contains a T decoded from JSON.
+// NewErrors refuses types that JSON cannot restore: a struct must have only exported fields,
+// none of an interface type, or both methods MarshalJSON and UnmarshalJSON. Give a field that
+// may be lost the tag `json:"-"`. name represents T in the store: do not change it, or use it
+// for another type.
 func ErrorType[T error](name string) ErrorKind {
 	t := reflect.TypeFor[T]()
 	return ErrorKind{
@@ -73,7 +72,7 @@ func ErrorType[T error](name string) ErrorKind {
 	}
 }
 
-// methods are the pairs with which a type is what it likes in JSON.
+// methods are the pairs of methods by which a type defines its JSON.
 var methods = []struct{ out, in reflect.Type }{
 	{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler]()},
 	{reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()},
@@ -99,7 +98,7 @@ func lossy(t reflect.Type, seen map[reflect.Type]bool) string {
 	}
 	switch t.Kind() {
 	case reflect.Interface:
-		return fmt.Sprintf("%v is an interface, and JSON does not keep what is in one", t)
+		return fmt.Sprintf("%v is an interface, and JSON does not store the type of its value", t)
 	case reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
 		return fmt.Sprintf("JSON does not keep a %v", t)
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
@@ -147,7 +146,7 @@ type registry struct {
 
 const registryForm = "application/vnd.stet.errors+json"
 
-// known is an error of the registry, as it is stored.
+// known is the stored form of a registered error.
 type known struct {
 	Name string          `json:"name"`
 	Data json.RawMessage `json:"data,omitempty"`
@@ -211,7 +210,7 @@ type joined []Errors
 
 const joinedForm = "application/vnd.stet.joined-errors+json"
 
-// part is what one of several codecs keeps, as it is stored.
+// part is the stored form of one codec of several.
 type part struct {
 	Form string `json:"form"`
 	Data []byte `json:"data"`

@@ -11,7 +11,7 @@ const MaxTrace = 512
 // out if the outcome would then be larger than the policy allows. It is never sent to a
 // caller. Package stettrace has one.
 type Trace struct {
-	// Run is called when an outcome of a run is to be stored; "" for nothing. May be nil.
+	// Run is called when an outcome of a run must be stored; "" for nothing. May be nil.
 	Run func() (traceparent string)
 	// Replayed is called after the Replayed event of an outcome that has one, with what
 	// Run returned. May be nil.

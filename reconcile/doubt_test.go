@@ -49,7 +49,7 @@ func TestAttemptThatBeginsDuringAPassIsLeft(t *testing.T) {
 	})
 }
 
-// charging begins the step "charge" of a run. The step ends in doubt.
+// charging begins the step "charge" of a run. The step ends unknown.
 func charging(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) { return 0, errors.New("no answer") })
@@ -81,7 +81,7 @@ func TestOpenStep_IsMarkedUnknownBeforeAnyResolution(t *testing.T) {
 	})
 }
 
-// Older versions released runs with a step in doubt. Such an operation cannot be failed.
+// Older versions released runs with an open step. Such an operation cannot be failed.
 func TestAcceptedOperationWithAnOpenStepIsNotFailed(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		id := b.accepted("a", "")

@@ -129,7 +129,7 @@ func openStore(ctx context.Context, kind, where string) (store.Store, func(), er
 		if err != nil {
 			return nil, nil, err
 		}
-		s, err := redis.New(ctx, conn, redis.Options{Prefix: "crowd", Logger: slog.New(slog.DiscardHandler)})
+		s, err := redis.New(ctx, conn, redis.Options{Prefix: "many", Logger: slog.New(slog.DiscardHandler)})
 		return s, func() { _ = s.Close(); _ = conn.Close() }, err
 	}
 }

@@ -116,7 +116,7 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 	} else {
 		err = r.engine.Resolve(ctx, st.Record, class, v)
 	}
-	if stet.KindOf(err) == stet.KindUnknown { // it may not run again, because of a step in doubt
+	if stet.KindOf(err) == stet.KindUnknown { // it may not run again, because of an open step
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 		return

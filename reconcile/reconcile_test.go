@@ -156,7 +156,7 @@ func TestVerdictsAreCarriedOut(t *testing.T) {
 			t.Errorf("%+v; want %+v", got, want)
 		}
 		if items, err := b.engine.Due(ctx, 10, time.Minute); err != nil || len(items) != 1 {
-			t.Error("what did not happen is not handed out again", items, err)
+			t.Error("what did not happen is not returned again", items, err)
 		}
 	})
 }

@@ -193,7 +193,7 @@ func (c *capture) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// admit looks at a write of n bytes; over means that they are to be passed on.
+// admit looks at a write of n bytes; over means that they must be passed on.
 func (c *capture) admit(n int) (over bool, err error) {
 	if c.done {
 		return false, errReturned

@@ -17,7 +17,7 @@ import (
 )
 
 // maxParts bounds the parts of a multipart body that are hashed one by one; a
-// body with more is hashed as it is.
+// body with more is hashed unchanged.
 const maxParts = 1024
 
 // overrideHeaders change what a POST asks for, where a server obeys them.
@@ -117,7 +117,7 @@ func target(r *http.Request) string {
 		}
 		return "/"
 	}
-	return r.URL.RequestURI() // not sent to a server at all
+	return r.URL.RequestURI() // not sent to a server
 }
 
 // appendFields appends the fields of those names; the line feed ends each

@@ -81,13 +81,13 @@ func response(status int, header []store.Field, body []byte) stet.Outcome {
 	return out
 }
 
-// exact reports whether an outcome is a response, to be sent as it is.
+// exact reports whether an outcome is a response, to be sent unchanged.
 func exact(out stet.Outcome) bool {
 	return out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL && out.Status != 0
 }
 
 // unsendable is the error, of kind KindDamaged, of an outcome that is a response by its own
-// account and cannot be sent as one: this package has not stored it as it is. nil if
+// account and cannot be sent as one: this package has not stored it unchanged. nil if
 // it can be sent.
 func unsendable(out stet.Outcome) error {
 	var cause error

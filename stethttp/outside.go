@@ -52,7 +52,7 @@ func (c *call) serveOutside(run *stet.Lease) {
 	}
 }
 
-// tryOutside runs the handler once, and answers unless it is to be tried again, which it
+// tryOutside runs the handler once, and answers unless it must be tried again, which it
 // says only if more tries are allowed.
 func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 	rw := c.capture(c.limit, true)

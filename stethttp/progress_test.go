@@ -25,7 +25,7 @@ func TestCallerThatLostItsAnswerFindsTheOperationByKey(t *testing.T) {
 	}
 }
 
-// TestProgressIsOfTheRunThatHoldsTheClaim: whoever reports has no part in the process that
+// TestProgressIsOfTheRunThatHoldsTheClaim: the reporter is not in the process that
 // holds the run.
 func TestProgressIsOfTheRunThatHoldsTheClaim(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
@@ -108,7 +108,7 @@ func TestReportLeavesTheRunWhatItWas(t *testing.T) {
 		st.skip.Add(int64(3600e9)) // it dies
 		s.order("k", "{}")         // which notices
 		if d := s.status(accepted).told(t); repeatable == (d.State == "unknown") {
-			t.Errorf("repeatable %v: a dead run is %s", repeatable, d.State)
+			t.Errorf("repeatable %v: an expired run is %s", repeatable, d.State)
 		}
 	}
 }

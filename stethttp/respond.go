@@ -15,7 +15,7 @@ import (
 // and Options.Failed, and by what h declares. Options.Responses does not count: no client
 // can correct its request. It goes to no client.
 //
-// It returns what is to be stored. If the run has declared something else than
+// It returns what must be stored. If the run has declared something else than
 // stet.Executed by then, that counts, and the outcome is what h has said, to be stored
 // if the operation is not run again. after is the response's Retry-After, 0 for none.
 //

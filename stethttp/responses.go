@@ -40,7 +40,7 @@ const (
 	StoreExecuted Responses = "store-executed"
 )
 
-// refusals are the statuses by which a service says that a request is not acceptable as it is.
+// refusals are the statuses by which a service says that a request is not acceptable unchanged.
 var refusals = []int{
 	http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
 	http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge,

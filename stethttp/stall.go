@@ -16,7 +16,7 @@ const (
 var errStalled = errors.New("stethttp: the client takes the response too slowly")
 
 // attend makes a capture that of a run: a client that takes a stream slowly, or
-// not at all, gets half of the run's time, and is then cut off. Otherwise it could
+// not, gets half of the run's time, and is then cut off. Otherwise it could
 // hold the handler until the run is over, and the operation would be unknown. A
 // server with a WriteTimeout has said itself how long a client may take.
 func (c *capture) attend(run context.Context, r *http.Request) {

@@ -31,12 +31,12 @@ import (
 // PATCH is for what does the work, not for callers: with the header HeaderProgress, as
 // ProgressToken makes it, and a JSON object with "fraction" (0 to 1) and "message" it says
 // how far the run is. It is answered with 200 and {"cancelling": …}: when that is true, the
-// operation is to be ended. A run that has ended, or is not the newest, is a 409
+// operation must be ended. A run that has ended, or is not the newest, is a 409
 // (problem fenced).
 //
 // DELETE cancels an operation that no worker has begun: 200, and its outcome is
 // the problem operation-cancelled. One that runs is asked to end: 202. What has
-// ended stays as it is: 409. Where clients must not cancel, route only GET here.
+// ended stays unchanged: 409. Where clients must not cancel, route only GET here.
 //
 // Browsers on other origins (CORS) need DELETE in Access-Control-Allow-Methods. An
 // EventSource sends no headers of the page's; where the scope is found by one, the

@@ -119,7 +119,7 @@ func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 	}
 	again := s.status(accepted, "Accept", "text/event-stream")
 	if all := readEvents(again.body); len(all) != 2 || all[1] != end {
-		t.Errorf("whoever comes late is told %+v", all)
+		t.Errorf("a late caller gets %+v", all)
 	}
 	enough := s.status(accepted, "Accept", "text/event-stream", "Last-Event-ID", end.id)
 	if enough.status != 204 {
@@ -297,7 +297,7 @@ func TestStreamsAboveTheLimitEndAfterTheirFirstEvent(t *testing.T) {
 			t.Errorf("the first one took %v", took)
 		}
 		if took := b.watch(t.Context(), httptest.NewRecorder(), location); took != time.Minute {
-			t.Errorf("the place of the first one was not given back: %v", took)
+			t.Errorf("the place of the first one was not released: %v", took)
 		}
 	})
 }

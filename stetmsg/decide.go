@@ -316,7 +316,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 }
 
 // transactAlone runs or replays an operation in a transaction of its own. Of those
-// that waited for a group there may be more than are to be handled at a time.
+// that waited for a group there may be more than must be handled at a time.
 func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet.Lease, error) {
 	if c.alone != nil {
 		c.alone <- struct{}{} // each run is bounded

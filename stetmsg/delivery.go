@@ -30,7 +30,7 @@ type Extender interface {
 	Delivery
 	// Extend keeps the message from being delivered elsewhere for as long again.
 	Extend(ctx context.Context) error
-	// ExtendEvery is how often it is to be called.
+	// ExtendEvery is how often it must be called.
 	ExtendEvery() time.Duration
 }
 
@@ -147,7 +147,7 @@ func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
 	return k
 }
 
-// keeper keeps a delivery in flight.
+// renewer keeps a delivery in flight.
 type keeper struct {
 	ctx   context.Context
 	e     Extender
@@ -193,7 +193,7 @@ func (k *keeper) extend(ctx context.Context) {
 	}
 }
 
-// stop ends it, and waits for the last call. A nil keeper keeps nothing.
+// stop ends it, and waits for the last call. A nil renewer keeps nothing.
 func (k *keeper) stop() {
 	if k == nil {
 		return

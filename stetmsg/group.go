@@ -23,7 +23,7 @@ type groups[M any] struct {
 	busy    int // lanes
 }
 
-// member is a message that is to be handled in a group.
+// member is a message that must be handled in a group.
 type member[M any] struct {
 	op   stet.Op
 	m    M
@@ -31,8 +31,8 @@ type member[M any] struct {
 	run  *stet.Lease       // then
 }
 
-// join handles m together with others, and returns its run; nil if it is to be
-// handled alone, after which done is to be called.
+// join handles m together with others, and returns its run; nil if it must be
+// handled alone, after which done must be called.
 func (g *groups[M]) join(ctx context.Context, op stet.Op, m M) (run *stet.Lease, done func()) {
 	me := &member[M]{op: op, m: m, turn: make(chan []*member[M], 1)}
 	all := []*member[M]{me}

@@ -77,7 +77,7 @@ func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
 		done()
 		wg.Wait()
 		if alone.Load() != 5 { // two led a group, and left with it
-			t.Errorf("%d are to be handled alone; want 5", alone.Load())
+			t.Errorf("%d must be handled alone; want 5", alone.Load())
 		}
 		if g.busy != 0 {
 			t.Errorf("%d lanes are busy", g.busy)
@@ -134,7 +134,7 @@ func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Concurrency() != 11 {
-			t.Errorf("receivers hand over %d at a time; want 3 that are handled and 8 that wait", c.Concurrency())
+			t.Errorf("receivers pass %d at a time; want 3 that are handled and 8 that wait", c.Concurrency())
 		}
 		var wg sync.WaitGroup
 		for i := range 40 {

@@ -80,7 +80,7 @@ func TestShutdownEndsWhatHasBegunAndGivesBackTheRest(t *testing.T) {
 			t.Fatal(begun.told, waiting.told, waiting.after)
 		}
 		if b.state("waiting") != store.None {
-			t.Error("what was given back has a record")
+			t.Error("what was released has a record")
 		}
 		c = b.consumer(func(context.Context, order) ([]byte, error) { panic("begun after the end") })
 		wants(t, c.Decide(ctx, order{ID: "late"}, 1), stetmsg.Retry, stetmsg.Stopped)

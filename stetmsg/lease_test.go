@@ -128,7 +128,7 @@ func TestHandlerThatFailsOnceIsRunAgainAndItsMessageIsNotLost(t *testing.T) {
 }
 
 // Options.Retryable says that doing it twice has one effect, of errors that are marked, too:
-// only without it a doubt parks the run.
+// only without it a doubt marks unknown the run.
 func TestDoubtIsRunAgainWhereTheOptionSaysSo(t *testing.T) {
 	for name, c := range map[string]struct {
 		retryable func(error) bool

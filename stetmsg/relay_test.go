@@ -59,7 +59,7 @@ func (b *bench) relay(o *outside) *stetmsg.Relay {
 	return r
 }
 
-// emitting is a handler that tells others, and ends as it is told.
+// emitting is a handler that tells others, and ends unchanged told.
 func emitting(end func(*stet.Run) error) handler {
 	return func(ctx context.Context, m order) ([]byte, error) {
 		run := stet.FromContext(ctx)

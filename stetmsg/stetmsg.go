@@ -80,13 +80,13 @@ type Options[M any] struct {
 	Operation func(M) (stet.Op, error)
 	// Split, if set, returns the parts of a message that are operations of their own,
 	// such as the events of a CloudEvents batch. The message is acknowledged when all
-	// parts are done. If one has to be delivered again, all are, and those that are done
+	// parts are done. If one must be delivered again, all are, and those that are done
 	// are not run again. An error, a panic, or an empty result dead-letters the message.
 	Split func(M) ([]M, error)
 
 	// Concurrency is how many messages are handled at a time, by Handle and so by the
 	// packages of the brokers; others wait. Default DefaultConcurrency. With 1 they are
-	// handled in the order in which they are received, unless one has to be delivered
+	// handled in the order in which they are received, unless one must be delivered
 	// again.
 	Concurrency int
 	// Group, with NewTx and a store that can do it (PostgreSQL's), is how many messages
@@ -138,7 +138,7 @@ type Consumer[M any] struct {
 	engine *stet.Engine
 	o      Options[M]
 	slots  chan struct{} // a token for each message that is handled
-	alone  chan struct{} // likewise, if there are groups, for each that is in none
+	alone  chan struct{} // the same, if there are groups, for each that is in none
 	span   atomic.Pointer[span]
 	// direct decides about a message in place of all that follows.
 	direct func(ctx context.Context, m M, deliveries int) Decision
@@ -178,7 +178,7 @@ func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Conte
 }
 
 // NewOutcome is New for a handler that passes messages on, to a service for instance: what
-// it returns is stored as it is, and a message whose outcome is Failed is dead-lettered. An
+// it returns is stored unchanged, and a message whose outcome is Failed is dead-lettered. An
 // outcome beside an error is stored if the operation is not run again. The run is that of
 // ctx; under stet.Policy.Outside it has the claim that the service settles with.
 //

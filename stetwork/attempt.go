@@ -29,7 +29,7 @@ var (
 //
 // nil says that the queue is done with the item: the operation has an outcome, runs
 // elsewhere, waits for an operator, or is going to be returned again, for which
-// Run has to be running somewhere. An error says that it could not be looked at,
+// Run must be running somewhere. An error says that it could not be looked at,
 // and is worth delivering again soon, here or elsewhere; if the queue does not, it
 // is returned again later. It is an *stet.Error of kind stet.KindStore,
 // stet.KindClosed (the worker shuts down, or ctx has ended) or stet.KindInvalid
@@ -156,7 +156,7 @@ type attempt struct {
 // perform calls the handler, and ends the run.
 func (a *attempt) perform(ctx context.Context) {
 	switch {
-	case a.run.Declared() == stet.MayHaveExecuted: // an earlier run has left a step in doubt
+	case a.run.Declared() == stet.MayHaveExecuted: // an earlier run has left an open step
 		a.park(ctx)
 		return
 	case a.run.Cancelling:
@@ -266,7 +266,7 @@ func (a *attempt) heed() (stop func()) {
 	}
 }
 
-// again decides about a run that is to be repeated.
+// again decides about a run that must be repeated.
 func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 	defer func() {
 		if next.Failed == nil {
@@ -307,7 +307,7 @@ func (a *attempt) backoff() time.Duration {
 	return min(max(a.w.o.Backoff(a.run.Counted), 0), store.MaxDelay)
 }
 
-// doubt stores, as a step in doubt, what a handler of HandleTx has declared: an
+// doubt stores, as an open step, what a handler of HandleTx has declared: an
 // effect that no rollback undoes. What is marked unknown without it is run again.
 func (a *attempt) doubt() {
 	_, err := stet.StepOnce(a.run.Context(), "what Declare was called for", func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })

@@ -205,7 +205,7 @@ func TestOpenStep_IsNotRepeatedByAnIdempotentHandler(t *testing.T) {
 		time.Sleep(time.Hour)
 		st := b.status(id)
 		if st.Record.State != store.Unknown || charged.Load() != 1 || ran.Load() != 1 || st.OpenStep != "charge" {
-			t.Fatalf("%v, charged %d times in %d runs, in doubt %q", st.Record.State, charged.Load(), ran.Load(), st.OpenStep)
+			t.Fatalf("%v, charged %d times in %d runs, unknown %q", st.Record.State, charged.Load(), ran.Load(), st.OpenStep)
 		}
 	})
 }

@@ -91,7 +91,7 @@ func TestItemThatTheQueueRefusesHoldsUpNoOther(t *testing.T) {
 					}
 					time.Sleep(time.Hour)
 					if n, _ := q.times(id); n > 4 { // with each batch that is refused, and once alone
-						t.Errorf("it was handed over %d times", n)
+						t.Errorf("it was passed %d times", n)
 					}
 					if st := b.status(poison); st.Record.State != store.Accepted {
 						t.Errorf("what was refused is %v", st.Record.State)
@@ -135,7 +135,7 @@ func TestWhatAQueueThatWasDownGetsIsNotDelayed(t *testing.T) {
 		}
 		time.Sleep(time.Until(back) + 10*time.Second)
 		if _, n := q.times(store.ID{}); n != 250 {
-			t.Errorf("%d of 250 were handed over 10 s after the queue was back", n)
+			t.Errorf("%d of 250 were passed 10 s after the queue was back", n)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func TestHandlerReturnsDuringAStep_OperationIsUnknown(t *testing.T) {
 				for _, name := range []string{"plain", "idempotent"} {
 					id := b.accept(name, name)
 					if st := b.await(id, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown || st.OpenStep != "charge" {
-						t.Errorf("%s: %v, in doubt %q", name, st.Record.State, st.OpenStep)
+						t.Errorf("%s: %v, unknown %q", name, st.Record.State, st.OpenStep)
 					}
 				}
 				time.Sleep(2 * time.Minute)

@@ -23,7 +23,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// soon is how long after the end of its lease an expired run is to be repeated at the
+// soon is how long after the end of its lease an expired run must be repeated at the
 // latest, with the defaults of the package.
 const (
 	soon  = 4 * stetwork.DefaultPoll
@@ -76,7 +76,7 @@ func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t 
 		b.runs()
 		b.repeated(id, died)
 		if st := b.await(plain, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown {
-			t.Errorf("a dead run of which it was not said that it may be repeated is %v", st.Record.State)
+			t.Errorf("an expired run of which it was not said that it may be repeated is %v", st.Record.State)
 		}
 	})
 }
@@ -97,7 +97,7 @@ func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *tes
 			return stet.Outcome{Body: []byte("zombie")}, nil
 		})
 		if stet.KindOf(err) != stet.KindFenced {
-			t.Errorf("the dead run finished: %v; want KindFenced", err)
+			t.Errorf("the expired run finished: %v; want KindFenced", err)
 		}
 	})
 }
@@ -128,7 +128,7 @@ func TestOpenStep_KeepsAnExpiredRunFromBeingRepeated(t *testing.T) {
 		b.runs()
 		st := b.await(id, store.Unknown, store.Completed, store.Failed)
 		if st.Record.State != store.Unknown || st.OpenStep != "charge" || st.Record.Attempt != 1 {
-			t.Errorf("%v after the run died the operation is %v, attempt %d, in doubt of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.OpenStep)
+			t.Errorf("%v after the run died the operation is %v, attempt %d, unknown of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.OpenStep)
 		}
 		close(stuck)
 		synctest.Wait()

@@ -442,11 +442,11 @@ func TestNoTwoDispatchersHandOverTheSame(t *testing.T) {
 		cancel()
 		wg.Wait()
 		if len(seen) != 500 {
-			t.Errorf("%d of 500 were handed over", len(seen))
+			t.Errorf("%d of 500 were passed", len(seen))
 		}
 		for id, n := range seen {
 			if n != 1 {
-				t.Errorf("%v was handed over %d times", id, n)
+				t.Errorf("%v was passed %d times", id, n)
 			}
 		}
 	})

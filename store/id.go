@@ -42,7 +42,7 @@ func NewOwner() (o Owner) {
 }
 
 // scopePrefix is how many bytes of an ID are its scope's. The others tell keys
-// apart: 192 bits, so two keys of one ID are to be expected among 2^96.
+// apart: 192 bits, so two keys with one ID are expected only among 2^96.
 const scopePrefix = 8
 
 // Digest returns the ID of a key: SHA-256 over the length-prefixed namespace,

@@ -12,7 +12,7 @@ import (
 //   - Settle keeps Settlement.Outbox, due at once. The record is not forgotten before
 //     Relayed, and purged by no sweep. A repetition is judged by state and result
 //     alone, and leaves the messages as they were first written.
-//   - Where a store is a TxStore, RunTx and SettleTx keep the outbox likewise. RunGroup is
+//   - Where a store is a TxStore, RunTx and SettleTx store the outbox too. RunGroup is
 //     given none.
 //   - Where it is a WorkStore, Look and Take of a settled record return its Outbox, too.
 type OutboxStore interface {
@@ -21,7 +21,7 @@ type OutboxStore interface {
 	// DueMessages returns settled records with an outbox, about limit at most, the
 	// longest waiting first, with their Outbox; and makes each of them due again after
 	// that time, so no two calls return one within it. Records that cannot be read are
-	// made due again likewise, and named by a *PartialError beside the others.
+	// made due again, and named by a *PartialError beside the others.
 	DueMessages(ctx context.Context, limit int, again time.Duration) ([]Record, error)
 
 	// Relayed removes the outbox of a settled record that has the claim's

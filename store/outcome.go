@@ -27,7 +27,7 @@ func (f Adapter) String() string {
 	if int(f) < len(faceNames) {
 		return faceNames[f]
 	}
-	return fmt.Sprintf("face(%d)", uint8(f))
+	return fmt.Sprintf("adapter(%d)", uint8(f))
 }
 
 // Reason is why an operation failed.

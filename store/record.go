@@ -67,11 +67,11 @@ type Record struct {
 
 	// What only a WorkStore keeps, and only those of its methods return that
 	// say so.
-	Work       []byte // of an accepted operation that has not ended: what is to be run
+	Work       []byte // of an accepted operation that has not ended: operations to run
 	Notes      Notes  // what its runs have stored
 	Cancelling bool   // its cancellation was asked for while it ran
 
-	// Outbox is what is to be sent yet, of a settled record. Only an OutboxStore keeps
+	// Outbox is messages to send yet, of a settled record. Only an OutboxStore keeps
 	// it, and only those methods return it that say so.
 	Outbox []byte
 }

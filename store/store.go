@@ -208,11 +208,11 @@ type Limiter interface {
 // Sweeper is a Store that needs cleaning up. The engine calls it regularly;
 // any number of processes may.
 type Sweeper interface {
-	// Sweep looks at a bounded number of records, about limit: it parks
+	// Sweep looks at a bounded number of records, about limit: it marks unknown
 	// Running records whose lease has run out, turns expired results into
 	// tombstones, and removes records past their ForgetAt; what the store
 	// does by itself is not counted. It never touches a live claim. A record that
-	// cannot be read is left as it is, and looked past. With a *PartialError,
+	// cannot be read is left unchanged, and looked past. With a *PartialError,
 	// what it returns beside it was done.
 	Sweep(ctx context.Context, limit int) (Swept, error)
 }

@@ -25,7 +25,7 @@ import (
 type WorkStore interface {
 	Store
 
-	// Accept is Claim for an operation that is to be run later. Where Claim
+	// Accept is Claim for an operation that must be run later. Where Claim
 	// would have granted a run, the record becomes Accepted, with req.Owner, a
 	// greater fence and work, due after that time; it counts no attempt.
 	// Accepted under req.Owner is returned (the reply of an earlier, identical
@@ -35,7 +35,7 @@ type WorkStore interface {
 
 	// Take claims an Accepted record that is due, last owned by another, for a worker:
 	// Running under req.Owner, with a greater fence and the next attempt, and no
-	// longer due. A Repeatable run whose lease has run out is taken likewise.
+	// longer due. A Repeatable run whose lease has run out is taken too.
 	// Running under req.Owner is returned; Running with a lease that
 	// has run out is otherwise marked unknown, and returned; anything else is returned
 	// unchanged, with the state None if there is none. What was accepted or
@@ -76,7 +76,7 @@ type WorkStore interface {
 	// with a lease that has run out, of a Repeatable run. They have their Work, but
 	// neither Notes nor Cancelling. It makes each of them due again after that time, so
 	// no two calls return one within it. Records that cannot be read are made due
-	// again likewise, and named by a *PartialError beside the others.
+	// again, and named by a *PartialError beside the others.
 	//
 	// With names, which are MaxDueNames at most, it returns records with these
 	// Label.Names alone, and how many there are of others costs it nothing. Of one name
@@ -91,7 +91,7 @@ type Notes struct {
 	// Version grows with every write, so that one which was delayed on its way does
 	// not undo a later one. Save and Amend get one above 0.
 	Version uint64
-	// Data is what the engine stores, as it is.
+	// Data is what the engine stores, unchanged.
 	Data []byte
 }
 

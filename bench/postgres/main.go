@@ -53,7 +53,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	// A checkpoint has pages written to the log in full afterwards, whoever touches them first.
+	// A checkpoint has pages written to the log in full afterwards, for the first transaction that changes them.
 	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: map[string]string{"checkpoint_timeout": "1h", "max_wal_size": "16GB"}})
 	if err != nil {
 		return err

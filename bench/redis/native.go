@@ -122,7 +122,7 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 // rate is that of redis-benchmark's table: a line of names, and one of values, the first of
-// which is the command. That is printed as it is, and may have quotes and ends of lines in it.
+// which is the command. That is printed unchanged, and may have quotes and ends of lines in it.
 func rate(table []byte) (float64, error) {
 	names, values, _ := strings.Cut(strings.TrimSpace(string(table)), "\n")
 	fields := strings.Split(values, `","`)

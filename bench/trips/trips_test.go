@@ -12,7 +12,7 @@ import (
 )
 
 // TestRoundTripsAreAsWritten compares what is counted with testdata/trips.txt: a trip more is a
-// defect, and a trip less is to be written down.
+// defect, and a trip less must be written down.
 func TestRoundTripsAreAsWritten(t *testing.T) {
 	r, err := rig.New()
 	if err != nil {

@@ -187,7 +187,7 @@ func TestConsumerEmitsWhatItsServiceAnswers(t *testing.T) {
 	}
 }
 
-// What a service emits by SQL leaves with what it settles, wherever the sidecar dies.
+// What a service emits by SQL leaves with what it settles, where the sidecar dies.
 func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
 	for _, point := range []fault.Point{fault.HandlerBefore, fault.HandlerAfter, fault.ResponseBefore, fault.RelayBefore, fault.RelaySent, fault.RelayAfter} {
 		t.Run(string(point), func(t *testing.T) {

@@ -144,7 +144,7 @@ func (h *host) greet(cmd *cobra.Command) {
 	h.store.warnOf(h.log)
 }
 
-// survey has the metrics look through the store now and then, until it is stopped.
+// scan has the metrics look through the store now and then, until it is stopped.
 func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func() error) {
 	browser, ok := store.As[store.Browser](s.Store)
 	if !ok {

@@ -283,7 +283,7 @@ func (c *change) report(out io.Writer, e admin.Entry) error {
 	return err
 }
 
-// confirm asks the operator to type what is to be changed.
+// confirm asks the operator to type what must be changed.
 func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Change) error {
 	for _, row := range rows(rec) {
 		cmd.PrintErrf("%-12s %s\n", row[0], row[1])

@@ -122,7 +122,7 @@ func (s *pageService) request(ctx context.Context, _ http.ResponseWriter, r *htt
 }
 
 // A request is late: its client has given up, the service was asked, and a retry has run.
-// With the statements of the page it pays nothing, wherever it was held up.
+// With the statements of the page it pays nothing, where it was held up.
 func TestStatementsOfThePageMakeANoBinding(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]lateness{

@@ -5,8 +5,8 @@
 //	res, err := stet.Do(ctx, engine, op, func(ctx context.Context) (*shop.Order, error) { ... })
 //
 // A message is stored in the binary form, and its media type says which message it is:
-// "application/protobuf; proto=shop.Order". What is another message is not read as this
-// one: the error is of kind stet.KindForeign.
+// "application/protobuf; proto=shop.Order". Another message is not decoded as this one: the
+// error is of kind stet.KindForeign.
 package protobuf
 
 import (

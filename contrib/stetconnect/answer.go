@@ -81,7 +81,7 @@ func (w *worded) Unwrap() error { return w.err }
 func errorOf(peer connect.Peer, end rpc.End, wraps error) *connect.Error {
 	e := connect.NewError(connect.Code(end.Status.GetCode()), &worded{end.Status.GetMessage(), wraps}) //nolint:gosec // checked where it is stored
 	for _, any := range end.Status.GetDetails() {
-		if detail, err := connect.NewErrorDetail(any); err == nil { // an Any is taken as it is
+		if detail, err := connect.NewErrorDetail(any); err == nil { // an Any is used unchanged
 			e.AddDetail(detail)
 		}
 	}

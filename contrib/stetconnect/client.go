@@ -25,7 +25,7 @@ import (
 type ClientOptions struct {
 	// Policy says how often and how fast attempts are made.
 	Policy stetclient.Policy
-	// Skip passes a call through, once and as it is, if it returns true: calls of
+	// Skip passes a call through, once and unchanged, if it returns true: calls of
 	// procedures that the service does not protect must not have a key.
 	Skip func(context.Context, connect.AnyRequest) bool
 }
@@ -135,7 +135,7 @@ func (k *client) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	return next
 }
 
-// attempted is an error of an attempt that is to be repeated, with what it says.
+// attempted is an error of an attempt that must be repeated, with what it says.
 type attempted struct {
 	says *stet.Error
 	err  error

@@ -196,7 +196,7 @@ func TestFieldsOfAnErrorThatIsPassedOnAreNotSent(t *testing.T) {
 	}
 }
 
-// A service calls another one, and returns its error as it is. What stet says there is of
+// A service calls another one, and returns its error unchanged. What stet says there is of
 // the operation of the other service.
 func TestWhatStetSaysOfAnotherOperationIsNotSaidOfThisOne(t *testing.T) {
 	below := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, nil)

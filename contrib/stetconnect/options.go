@@ -41,7 +41,7 @@ type Options struct {
 	// stored in clear, and made to fit by store.LabelText. Default: the procedure.
 	Name func(context.Context, connect.AnyRequest) string
 	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID: it is
-	// stored, and made to fit likewise. Default: none.
+	// stored, and shortened like Name. Default: none.
 	Ref func(context.Context, connect.AnyRequest) string
 	// Fingerprint digests what the call asks for: the same key with another fingerprint is
 	// a mismatch. Its error refuses the call with invalid_argument, and with its text.

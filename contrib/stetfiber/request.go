@@ -22,7 +22,7 @@ func (x *exchange) request() *http.Request {
 	h := &ctx.Request.Header
 	r := &http.Request{
 		Method: strings.Clone(c.Method()),
-		// What is asked of the version is how a response ends; fasthttp takes care of that.
+		// What is asked of the version is how a response ends; fasthttp sends it.
 		Proto: string(h.Protocol()), ProtoMajor: 1, ProtoMinor: 1,
 		Header:     make(http.Header, 8),
 		Host:       string(h.Host()),

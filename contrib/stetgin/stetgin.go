@@ -120,7 +120,7 @@ func (x *exchange) serve(h http.Handler) {
 	returned = true
 }
 
-// seal keeps the response as it is, now that it stands. What has panicked without one may
+// seal keeps the response unchanged, now that it stands. What has panicked without one may
 // be answered by what is around; gin.Recovery leaves some panics unanswered, which must not
 // end as an empty 200.
 func (x *exchange) seal(returned bool) {

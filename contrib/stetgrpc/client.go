@@ -101,7 +101,7 @@ func keyed(ctx context.Context) (context.Context, error) {
 }
 
 // judge says of an attempt's error, for stetclient.Retry, what it did and whether there
-// is to be another. late says that the attempt's context ended, or its deadline passed.
+// must be another. late says that the attempt's context ended, or its deadline passed.
 func judge(late bool, err error, trailer metadata.MD) error {
 	if err == nil {
 		return nil

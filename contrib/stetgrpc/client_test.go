@@ -34,7 +34,7 @@ func client(t testing.TB, o stetgrpc.ClientOptions) grpc.DialOption {
 	return grpc.WithChainUnaryInterceptor(stetgrpc.Must(stetgrpc.ClientInterceptor(o)))
 }
 
-// charges makes a call through a client's interceptors, and returns its error as it is.
+// charges makes a call through a client's interceptors, and returns its error unchanged.
 func (b *bench) charges(ctx context.Context, amount string) (string, error) {
 	v := new(wrapperspb.StringValue)
 	err := b.conn.Invoke(ctx, charge, wrapperspb.String(amount), v)

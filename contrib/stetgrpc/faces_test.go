@@ -96,7 +96,7 @@ func TestWhatDoHasRunIsToldByGRPC(t *testing.T) {
 			t.Error(a.st.Proto())
 		}
 		if strings.Contains(a.st.Message(), "secret") {
-			t.Errorf("the text of an error of another face was told: %s", a.st.Message())
+			t.Errorf("the text of an error of another adapter was told: %s", a.st.Message())
 		}
 		b.want(b.call("2", key, "k"), "FailedPrecondition MISMATCH not executed")
 		b.wantRuns(0)

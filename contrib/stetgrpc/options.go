@@ -45,7 +45,7 @@ type Options struct {
 	// Scope says whose key it is: a tenant, a principal, an API account, as
 	// authentication has established it, by an interceptor before this one for example. 1
 	// to store.MaxScope bytes. "" refuses the call with PERMISSION_DENIED
-	// (SCOPE_MISSING). An error that is a gRPC status is returned as it is, any other is
+	// (SCOPE_MISSING). An error that is a gRPC status is returned unchanged, any other is
 	// logged, and INTERNAL (SCOPE_FAILED). None of it executes anything. For a service
 	// that has only one tenant there is SingleTenant.
 	Scope func(context.Context, *Call) (string, error)

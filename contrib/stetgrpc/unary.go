@@ -248,7 +248,7 @@ func (c *call) marshal(end *rpc.End) error {
 }
 
 // statusOf is the status of an error that a handler returned, as grpc.Server makes it. A
-// mark of package stet around one leaves it as it is.
+// mark of package stet around one leaves it unchanged.
 func statusOf(err error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &own) && own.(error).Error() == err.Error() && own.GRPCStatus().Code() != codes.OK {

@@ -38,8 +38,7 @@ type HTTPHandler = func(context.Context, events.APIGatewayV2HTTPRequest) (events
 // be shorter than the function's own timeout, at which Lambda ends the process.
 //
 // A response is sent as base64 if it is not UTF-8 or has a Content-Encoding. Set-Cookie
-// becomes cookies; other fields of one name are joined. One that Lambda cannot send, as it is
-// larger than MaxBody, is answered with 500, and logged. A panic of h is logged, and is an
+// becomes cookies; other fields of one name are joined. A response larger than MaxBody, is answered with 500, and logged. A panic of h is logged, and is an
 // error of the invocation: 502 or 500 for the client.
 //
 // A request of another format (a REST API's) is an error of the invocation.

@@ -22,7 +22,7 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// Failures says how a function tells Lambda which messages are to be delivered again.
+// Failures says how a function tells Lambda which messages must be delivered again.
 type Failures uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	BatchItemFailures Failures = iota + 1
 	// WholeBatch: by an error, so that all messages of the batch come again. Those that were
 	// handled are not run again. It needs no setting, but each of them counts as received
-	// once more, and one that fails for good takes the others with it to the dead-letter queue.
+	// again, and one that fails for good takes the others with it to the dead-letter queue.
 	WholeBatch
 )
 

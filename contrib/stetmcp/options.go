@@ -49,7 +49,7 @@ type Rule struct {
 	Class string
 }
 
-// Options configure a Protector. Scope has to be set.
+// Options configure a Protector. Scope must be set.
 type Options struct {
 	// Scope says whose keys they are: TokenUser, SingleTenant, or a function of yours that
 	// looks at the session, the token and the HTTP header in the request. No two callers that

@@ -88,7 +88,7 @@ func wire(err error) *jsonrpc.Error {
 	switch {
 	case !ok:
 		return &jsonrpc.Error{Message: err.Error()}
-	case inner.Error() == err.Error(): // stet.Retryable and the like add no words
+	case inner.Error() == err.Error(): // stet.Retryable adds no text
 		return inner
 	}
 	return &jsonrpc.Error{Code: inner.Code, Message: err.Error()}

@@ -121,7 +121,7 @@ func (g *guard) replayed(ctx context.Context, d *delivery, stored stet.Outcome) 
 // maxTried bounds how many operations are counted at a time.
 const maxTried = 10_000
 
-// attempts counts how often operations were tried by this process, and are to be tried again.
+// attempts counts how often operations were tried by this process, and must be tried again.
 type attempts struct {
 	mu sync.Mutex
 	n  map[store.ID]int

@@ -59,7 +59,7 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// RetryError is what the router gets for a message that is to be delivered again.
+// RetryError is what the router gets for a message that must be delivered again.
 type RetryError struct {
 	Decision stetmsg.Decision
 }
@@ -287,7 +287,7 @@ func (g *guard) deadLetter(ctx context.Context, m *message.Message, decision ste
 	return g.o.DeadLetter(context.WithoutCancel(ctx), m, decision)
 }
 
-// pause holds a message that is to be delivered again, until the router closes at most.
+// pause holds a message that must be delivered again, until the router closes at most.
 func (g *guard) pause(ctx context.Context, decision stetmsg.Decision) {
 	after := decision.After
 	if decision.Action == stetmsg.DeadLetter { // which could not be put aside

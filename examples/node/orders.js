@@ -40,7 +40,7 @@ function placed(operation, { book, copies, charge }) {
 const send = (method, url, content, headers) =>
   fetch(url, { method, headers: { 'Content-Type': 'application/json', ...headers }, body: content && JSON.stringify(content), signal: AbortSignal.timeout(30000) });
 
-// Shows on the order's status page how far it is. The order goes on if that fails.
+// Shows on the order's status page how far it is. The order continues if that fails.
 const progress = (req, fraction, message) =>
   send('PATCH', stet + req.get('Stet-Status-Page'), { fraction, message }, { 'Stet-Progress': req.get('Stet-Progress') }).catch(() => {});
 

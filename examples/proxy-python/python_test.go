@@ -57,7 +57,7 @@ func (s *shop) serve(settings ...string) {
 	s.service = rig.Launch(s.T, cmd)
 }
 
-// answer is a response, as far as it is to stay the same.
+// answer is a response, as far unchanged to stay the same.
 type answer struct {
 	status   int
 	body     string

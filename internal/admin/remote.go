@@ -32,7 +32,7 @@ type Remote struct {
 }
 
 // NewRemote returns the API at a URL, with a token that may be "". A token is
-// not sent where others could read it: beyond this host there has to be TLS.
+// not sent where others could read it: beyond this host TLS is required.
 func NewRemote(base, token string) (*Remote, error) {
 	u, err := url.Parse(base)
 	switch {

@@ -105,7 +105,7 @@ func mayImport(to []string, p string) bool {
 }
 
 func TestEveryImportIsAllowed(t *testing.T) {
-	found := make(map[string]map[string]string) // by package: what it imports, and one file that does
+	found := make(map[string]map[string]string) // by package: its imports, and one file with each
 	for _, f := range files(t) {
 		if f.test() {
 			continue

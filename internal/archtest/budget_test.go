@@ -114,7 +114,7 @@ func sizes(t *testing.T) map[string]int {
 	return n
 }
 
-// shapes counts what is too long or too wide in a file, and the fields of options.
+// shapes counts functions and structs above the limits, and the fields of options.
 func shapes(f file, n map[string]int) {
 	ast.Inspect(f.ast, func(node ast.Node) bool {
 		switch d := node.(type) {

@@ -123,7 +123,7 @@ func (p *Process) End() string {
 // Signal sends the child a signal.
 func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// Kill ends the child with SIGKILL, wherever it is, and waits for its end.
+// Kill ends the child with SIGKILL, where it is, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // fails only if it is gone already
 	<-p.exited

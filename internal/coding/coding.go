@@ -79,19 +79,19 @@ func Error(c codec.Errors, text string, trailer []store.Field) (err error) {
 		}
 	}
 	if err != nil && err.Error() != text {
-		err = &worded{text, err}
+		err = &storedError{text, err}
 	}
 	return err
 }
 
-// worded is an error with the text that it had when it was stored.
-type worded struct {
+// storedError is a decoded error with its stored text.
+type storedError struct {
 	text string
 	error
 }
 
-func (w *worded) Error() string { return w.text }
-func (w *worded) Unwrap() error { return w.error }
+func (w *storedError) Error() string { return w.text }
+func (w *storedError) Unwrap() error { return w.error }
 
 // joinedForm is that of codec.JoinErrors: a list of forms with their data.
 const joinedForm = "application/vnd.stet.joined-errors+json"

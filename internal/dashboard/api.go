@@ -209,7 +209,7 @@ const (
 	summaryTime  = 5 * time.Second
 )
 
-// summary counts what is not settled, which stores find without looking at all
+// summary counts what is not settled, which stores find without looking
 // they have, and stops where that takes long. What may need an operator comes first, and
 // is not lost among what only waits for a worker.
 func (h *handler) summary(r *http.Request) (any, error) {

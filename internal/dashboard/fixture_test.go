@@ -227,7 +227,7 @@ func (f *office) change(key, action string, c admin.Change, header ...string) an
 	return f.ask(http.MethodPost, f.path(key)+"/"+action, string(content), header...)
 }
 
-// decode reads a response that has to be a success.
+// decode reads a response that must be a success.
 func decode[T any](t *testing.T, a answer) (v T) {
 	t.Helper()
 	if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {

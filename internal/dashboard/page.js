@@ -166,7 +166,7 @@ el("filter").addEventListener("submit", async (ev) => {
 });
 
 // list shows the page after a cursor, as number n. Pages may be empty although
-// there is more, so it goes on for a while until there is something to show.
+// there is more, so it continues for a while until there is something to show.
 async function list(after, n) {
   const mine = ++turn;
   let page, from = after;

@@ -50,7 +50,7 @@ func TestTokenForLookingNeitherShowsResultsNorChanges(t *testing.T) {
 	}
 }
 
-// Who did it is who has the token; whoever has one may call themselves anything.
+// The name is that of the token. A client can claim any other name.
 func TestAuditNamesWhoHasTheToken(t *testing.T) {
 	f := open(t, twoTokens(), stet.Options{})
 	change := []string{"Authorization", "Bearer " + changing}
@@ -58,7 +58,7 @@ func TestAuditNamesWhoHasTheToken(t *testing.T) {
 		t.Fatalf("got %d %s; want a.status == 200", a.status, a.body)
 	}
 	if a := f.change("dead", "release", admin.Change{Actor: " "}, change...); a.status != 400 {
-		t.Errorf("no name at all, said so: %d %s", a.status, a.body)
+		t.Errorf("no name, said so: %d %s", a.status, a.body)
 	}
 	entries := f.audit.entries(t)
 	for _, e := range entries {

@@ -265,7 +265,7 @@ func TestEventsOfABatchAreOperationsOfTheirOwn(t *testing.T) {
 			bodies[of[0].body] += len(of)
 		}
 		if len(bodies) != 2 || bodies[`"1"`] != 1 || bodies[`"2"`] != 1 {
-			t.Errorf("handed over: %v", bodies)
+			t.Errorf("passed: %v", bodies)
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestServiceThatIsDownCostsNoAttemptAndNoMessage(t *testing.T) {
 			}
 		}
 		if dead := b.dead(t); len(dead) > 0 || len(s.got()) != rounds*n {
-			t.Errorf("%d messages were handed over; dead letters: %v", len(s.got()), dead)
+			t.Errorf("%d messages were passed; dead letters: %v", len(s.got()), dead)
 		}
 	})
 }
@@ -401,7 +401,7 @@ func TestOrderIsKeptWhereTheBrokerCan(t *testing.T) {
 			var mu sync.Mutex
 			order := map[string][]string{}
 			s := newService(t, func(w http.ResponseWriter, a asked, n int) {
-				if strings.HasSuffix(a.key, "2") && n == 1 { // it has to be tried again, and those behind it wait
+				if strings.HasSuffix(a.key, "2") && n == 1 { // it must be tried again, and those behind it wait
 					w.WriteHeader(http.StatusTooEarly)
 					return
 				}

@@ -26,14 +26,14 @@ type Source struct {
 	URL string
 
 	Queue     string // of RabbitMQ
-	QueueType string // likewise: of the queues that are declared
+	QueueType string // the same: of the queues that are declared
 
 	Stream      string // of JetStream
-	Consumer    string // likewise, a durable one
-	Credentials string // likewise: a file of credentials
+	Consumer    string // the same, a durable one
+	Credentials string // the same: a file of credentials
 
 	Topics []string // of Kafka
-	Group  string   // likewise
+	Group  string   // the same
 
 	Visibility time.Duration // of SQS
 

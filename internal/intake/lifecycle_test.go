@@ -81,7 +81,7 @@ func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 	b.send(t, message{"", "x", id("1"), "a"}, message{"", "x", id("1"), "a"})
 	stettest.Eventually(t, "what was emitted", func() bool { return len(s.got()["POST /hook"]) == 1 })
 	if got := s.got()["POST /hook"][0]; got.body != `{"n": 1}` || len(s.got()["1"]) != 1 {
-		t.Errorf("%q was sent; the message was handed over %d times", got.body, len(s.got()["1"]))
+		t.Errorf("%q was sent; the message was passed %d times", got.body, len(s.got()["1"]))
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 
 // End has the store end a run whose lease has run out: its record becomes Unknown,
 // Retryable if the run can have had no effect, or Accepted if a worker may repeat it. It
-// grants no run, so label and attempt stay. It returns the record as it is then. Should the
-// record have been released or forgotten in between, End may be granted a run; it then
-// releases it, with keep, and returns store.ErrFenced.
+// grants no run, so label and attempt stay. It returns the changed record. If the record was
+// released or deleted in the meantime, the store may grant End a run. End then releases it,
+// with keep, and returns store.ErrFenced.
 func End(ctx context.Context, s store.Store, rec store.Record, keep store.Retention) (now store.Record, err error) {
 	works, ok := store.As[store.WorkStore](s)
 	if !ok {

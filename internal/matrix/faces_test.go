@@ -86,6 +86,6 @@ func facesTable(t *testing.T, rows [][]string) {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("the table in %s is not what the faces do; go test ./internal/matrix -update writes it", facesPage)
+		t.Errorf("the table in %s is not what the adapters do; go test ./internal/matrix -update writes it", facesPage)
 	}
 }

@@ -144,7 +144,7 @@ func (l *lab) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Rete
 		return rec, err
 	}
 	if rec.State != store.None && rec.State != store.Retryable || rec.State == store.Retryable && rec.Fingerprint != req.Fingerprint {
-		return l.Claim(ctx, req) // which parks, or refuses, or does nothing
+		return l.Claim(ctx, req) // which marks unknown, or refuses, or does nothing
 	}
 	t := &tx{}
 	rec = store.Record{ID: req.ID, Scope: req.Scope, Fingerprint: req.Fingerprint, Owner: req.Owner, State: store.Running, Fence: rec.Fence + 1, Attempt: rec.Attempt + 1}

@@ -1,6 +1,6 @@
-// Package mcpcall is what stetmcp and the sidecar share about calls of tools of the Model
-// Context Protocol: the names in _meta, what is compared of two calls, and the words of
-// refusals. It knows no library of the protocol.
+// Package mcpcall has the parts for tool calls of the Model Context Protocol that stetmcp and
+// the sidecar share: the names in _meta, the fingerprint of a call, and the texts of refusals.
+// It imports no library of the protocol.
 package mcpcall
 
 import (
@@ -24,16 +24,16 @@ const (
 	ReplayedName = prefix + "replayed"
 	// ProtectedName is false in the _meta of results of calls that ran unprotected.
 	ProtectedName = prefix + "protected"
-	// ProblemName is a Problem in the _meta of results that stet has worded.
+	// ProblemName is a Problem in the _meta of stet's own results.
 	ProblemName = prefix + "problem"
-	// PolicyName is in the _meta of a tool: how its calls are told apart.
+	// PolicyName is in the _meta of a tool: how two calls of it are distinguished.
 	PolicyName = prefix + "idempotency"
 )
 
 // maxKey is the greatest length of a key, as in HTTP.
 const maxKey = 255
 
-// CheckKey says what is wrong with a key; "" if nothing is.
+// CheckKey returns why a key is invalid, or "".
 func CheckKey(key string) string {
 	switch {
 	case key == "":
@@ -49,8 +49,7 @@ func CheckKey(key string) string {
 	return ""
 }
 
-// CheckName says what is wrong with a name of a member of _meta, by the rules of the
-// protocol; nil if nothing is.
+// CheckName returns an error for a name in _meta that the protocol does not allow.
 func CheckName(name string) error {
 	before, after, prefixed := bytes.Cut([]byte(name), []byte("/"))
 	if !prefixed {
@@ -91,7 +90,7 @@ func inner(b []byte, others string) bool {
 	return true
 }
 
-// errArguments is what is wrong with arguments that readers may understand differently.
+// errArguments refuses arguments that readers may interpret differently.
 var errArguments = errors.New("the arguments are not one JSON object with each member once, in valid UTF-8")
 
 var arrange = func() func(string, []byte) ([]byte, error) {

@@ -102,9 +102,9 @@ func TestNamesForMeta(t *testing.T) {
 	}
 }
 
-// TestEveryRefusalSaysWhatIsKnown: the text agrees with what programs are told, and
-// nothing that may have been executed is called not executed.
-func TestEveryRefusalSaysWhatIsKnown(t *testing.T) {
+// The text of a refusal agrees with its structured content, and does not say "not executed"
+// if the call may have been executed.
+func TestTextOfARefusalAgreesWithItsFields(t *testing.T) {
 	for _, w := range []Words{{KeyName: KeyName}, {}} {
 		all := []Refusal{w.KeyMissing(), w.KeyInvalid("Why."), w.ArgumentsInvalid(), w.ScopeMissing(), w.ScopeFailed(), w.Misconfigured(), w.NotExecuted(), w.Ended(), w.Foreign(), w.Unknown(0)}
 		for kind := stet.KindInvalid; kind <= stet.KindClosed; kind++ {
@@ -124,7 +124,7 @@ func TestEveryRefusalSaysWhatIsKnown(t *testing.T) {
 				t.Errorf("%s, %v: %s", r.Name, r.Execution, r.Text)
 			}
 			if w.KeyName == "" && strings.Contains(r.Text, "same key") {
-				t.Errorf("a call without a key is told of one: %s", r.Text)
+				t.Errorf("a call without a key gets a text about keys: %s", r.Text)
 			}
 		}
 	}

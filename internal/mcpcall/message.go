@@ -26,7 +26,7 @@ const (
 // method is that of calls of tools.
 const method = "tools/call"
 
-// Message is what is known of what a client has posted.
+// Message is a parsed message of a client.
 type Message struct {
 	Call bool           // it is a call of a tool, and the only message
 	ID   jsontext.Value // of a call
@@ -148,8 +148,8 @@ func nearMethod(called string) bool {
 	return strings.EqualFold(seen, method)
 }
 
-// members returns the members of an object. Some readers take names in any case for those
-// that are known: they are refused.
+// members returns the members of an object. A name that differs from a known one only in
+// case is refused, because some readers accept it.
 func members(v jsontext.Value, known ...string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(v, &all); err != nil {

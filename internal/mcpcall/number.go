@@ -11,7 +11,7 @@ const maxExponent = 18
 // Number returns a JSON number in one form for each value: digits without zeros at either
 // end, and a decimal exponent. Nothing is rounded, so that no two values become one:
 // 1, 1.0 and 10e-1 are the same, 9007199254740993 and 9007199254740992 are not. A number
-// whose exponent has more than 18 digits is returned as it is. -0 is 0.
+// whose exponent has more than 18 digits is returned unchanged. -0 is 0.
 func Number(literal string) string {
 	sign := ""
 	rest := literal

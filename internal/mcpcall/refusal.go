@@ -19,7 +19,7 @@ const problemBase = "https://github.com/stet-go/stet/blob/main/docs/problems.md#
 type Problem struct {
 	Type       string  `json:"type"`
 	Retryable  bool    `json:"retryable"` // may the same call be made again, with the same key?
-	Execution  string  `json:"execution"` // in the words of stet.Execution
+	Execution  string  `json:"execution"` // the text of a stet.Execution
 	RetryAfter float64 `json:"retryAfter,omitempty"`
 }
 
@@ -123,16 +123,16 @@ func (w Words) Foreign() Refusal {
 	return Refusal{"result-foreign", "Executed: this was done before, by another way than this tool, and its result cannot be shown here. Do not call it again.", false, stet.Executed, 0}
 }
 
-// Damaged: what is stored of the result cannot be read.
+// Damaged: the stored result cannot be read.
 func (w Words) Damaged(x stet.Execution) Refusal {
 	r := Refusal{"result-unreadable", "", false, x, 0}
 	switch x {
 	case stet.Executed:
 		r.Text = "Executed: this was done before, but its stored result cannot be read. It does not run again. Look at the state itself, and do not use another key."
 	case stet.NotExecuted:
-		r.Text = "Not executed: this was ended before it began, and what is stored of it cannot be read. It does not run again."
+		r.Text = "Not executed: this was ended before it began, and its stored result cannot be read. It does not run again."
 	default:
-		r.Text = "It may have been executed: what is stored of it cannot be read, and it does not run again. " + look
+		r.Text = "It may have been executed: its stored result cannot be read, and it does not run again. " + look
 	}
 	return r
 }
@@ -146,7 +146,7 @@ func (w Words) Unknown(after time.Duration) Refusal {
 	return r
 }
 
-// Failed: it failed, and the tool has not said how. reason is what is known.
+// Failed: it failed without a result of the tool, for the stored reason.
 func (w Words) Failed(reason string, x stet.Execution) Refusal {
 	r := Refusal{"operation-failed", "", false, x, 0}
 	switch x {
@@ -276,7 +276,7 @@ func (w Words) Other(mediaType string, body []byte) []byte {
 	}
 	b, err := json.Marshal(result)
 	if err != nil {
-		panic(err) // what is in it is valid
+		panic(err) // its parts are valid
 	}
 	return b
 }

@@ -89,7 +89,7 @@ func signers(t *testing.T) (ed ed25519.PrivateKey, rs *rsa.PrivateKey, ec *ecdsa
 	return ed, rs, ec
 }
 
-// critical signs with an extension that whoever takes the token must understand.
+// critical signs with an extension that the receiver of the token must understand.
 func critical(t *testing.T, private ed25519.PrivateKey) string {
 	t.Helper()
 	tok := jwt.NewWithClaims(jwt.SigningMethodEdDSA, jwt.MapClaims{"sub": "acct_1", "exp": time.Now().Add(time.Hour).Unix()})

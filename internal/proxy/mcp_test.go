@@ -128,7 +128,7 @@ func TestARepeatedCallOfAToolGetsTheResultUnderItsOwnID(t *testing.T) {
 			t.Errorf("%s: the tool ran %d times", form, n)
 		}
 		if h := s.last(); h.Get("Accept-Encoding") != "" {
-			t.Errorf("the server may encode what has to be read: %v", h)
+			t.Errorf("the server may encode what must be read: %v", h)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 	stettest.Eventually(t, "the first to begin", func() bool { return f.post("k", "{}").problem() == "proxy-closing" })
 	time.AfterFunc(50*time.Millisecond, func() { close(leave) })
 	if err := f.proxy.Close(); err != nil || !ended.Load() {
-		t.Errorf("the second returns %v while a request goes on", err)
+		t.Errorf("the second returns %v while a request continues", err)
 	}
 	if err := <-first; err != nil {
 		t.Error(err)

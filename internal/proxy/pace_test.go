@@ -31,7 +31,7 @@ func wait(t *testing.T, what string, ended <-chan struct{}) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Errorf("%s: it goes on", what)
+		t.Errorf("%s: it continues", what)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestDownloadBelowTheMinimumRateIsCutOff(t *testing.T) {
 	f.empty()
 }
 
-// switching is a service that switches to WebSocket, and then does as it is told. ended
+// switching is a service that switches to WebSocket, and then does unchanged told. ended
 // gets the end of its connection.
 func switching(t *testing.T, then func(net.Conn), ended chan<- struct{}) *service {
 	return serve(t, false, func(w http.ResponseWriter, _ *http.Request) {

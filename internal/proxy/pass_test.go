@@ -41,7 +41,7 @@ func TestConnectionHeaderCannotHideTheKey(t *testing.T) {
 	f := start(t, yamlFor(s.URL, "http1", single))
 	for _, connection := range []string{"Idempotency-Key", "close, idempotency-key", "x-idempotency-key , keep-alive"} {
 		for _, path := range []string{"/payments", "/elsewhere"} {
-			// net/http's client does not let it through as it is.
+			// net/http's client does not let it through unchanged.
 			c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 			if err != nil {
 				t.Fatal(err)

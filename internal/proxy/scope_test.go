@@ -158,7 +158,7 @@ func TestReplayUnderBasicTakesThePassword(t *testing.T) {
 	}
 	f.post("b", `{"by":"mallory"}`, "Authorization", basic("wrong"))
 	if r := f.post("b", `{"by":"alice"}`, "Authorization", basic("right")); r.status != 200 {
-		t.Errorf("a wrong password spoils a key: %d %s", r.status, r.problem())
+		t.Errorf("a wrong password damages a key: %d %s", r.status, r.problem())
 	}
 }
 

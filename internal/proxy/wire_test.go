@@ -137,7 +137,7 @@ func TestNoRequestIsSmuggledBehindAnother(t *testing.T) {
 		for _, path := range []string{"/payments", "/elsewhere"} {
 			s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusEarlyHints) })
 			f := start(t, yamlFor(s.URL, "http1", "scope: header:X-Account\nroutes: [{path: /payments}]\n"))
-			// Once, and once more as the second attempt, when it is a replay.
+			// Once, and again as the second attempt, when it is a replay.
 			for range 2 {
 				request := first
 				if strings.Contains(first, "%s") {

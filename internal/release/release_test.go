@@ -181,7 +181,7 @@ func TestTagsAreOfAllModulesThatOthersImport(t *testing.T) {
 	if got := strings.Fields(run(t, repository, nil, "git", "tag")); len(want) < 10 || !slices.Equal(got, want) {
 		t.Errorf("the tags are %q, want %q", got, want)
 	}
-	// A release that is there already is left as it is.
+	// A release that is there already is left unchanged.
 	cmd := exec.CommandContext(t.Context(), filepath.Join("internal", "release", "tag.sh"), version)
 	cmd.Dir = repository
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "is there already") {

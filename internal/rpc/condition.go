@@ -24,7 +24,7 @@ const Domain = "stet"
 
 // In the metadata of the ErrorInfo.
 const (
-	ExecutionName = "execution" // in the words of stet.Execution
+	ExecutionName = "execution" // the text of a stet.Execution
 	RetryableName = "retryable" // "true" if the same call may be sent again, with the same key
 )
 
@@ -35,13 +35,13 @@ const (
 	// ReplayedName is "true" with replays: in the header of a success, in the trailer
 	// of a failure.
 	ReplayedName = "idempotent-replayed"
-	// ExecutedName is in the trailer of failures that the handler has worded: whether
-	// the operation was executed, in the words of stet.Execution.
+	// ExecutedName is in the trailer of a handler's own failures: whether the operation was
+	// executed, as the text of a stet.Execution.
 	ExecutedName = "idempotency-execution"
 )
 
-// Condition is one reason why a call is refused, or told of an outcome that no handler
-// has worded. docs/problems.md has a section for each that HTTP has too.
+// Condition is a reason for an error that the handler did not return itself. docs/problems.md
+// has a section for each that HTTP has too.
 type Condition struct {
 	Reason    string // of the ErrorInfo
 	Code      code.Code
@@ -114,8 +114,7 @@ var (
 		"the server could not begin the operation", false, stet.NotExecuted}
 )
 
-// as is the condition of an operation that has ended, where nothing else is known of it
-// than whether it was executed.
+// as is the condition of an ended operation of which only the execution is known.
 func (c Condition) as(x stet.Execution) Condition {
 	switch x {
 	case c.Execution:
@@ -127,8 +126,8 @@ func (c Condition) as(x stet.Execution) Condition {
 	return c
 }
 
-// End is what a caller is told. detail may be "": the condition's own text. after is
-// when to ask again; 0 to say nothing of it.
+// End returns the response for a condition. If detail is "", it has the condition's own text.
+// after is the time until a retry; 0 omits it.
 func (c Condition) End(detail string, after time.Duration, more ...proto.Message) End {
 	info := &errdetails.ErrorInfo{Reason: c.Reason, Domain: Domain, Metadata: map[string]string{
 		ExecutionName: c.Execution.String(), RetryableName: strconv.FormatBool(c.Retryable)}}
@@ -156,9 +155,9 @@ func (c Condition) end(info *errdetails.ErrorInfo, detail string, after time.Dur
 	return e
 }
 
-// Refusal says what a caller is told for an error of the engine. ended is the error of
-// the call's context; hint is when to ask again where nothing else is known. fault is
-// true if the server is at fault, whose log should have the error.
+// Refusal converts an error of the engine. ended is the error of the call's context; hint is
+// the time until a retry if nothing else is known. fault is true for a fault of the server,
+// which must be logged.
 func Refusal(err, ended error, hint time.Duration) (e End, fault bool) {
 	var after time.Duration
 	if own, ok := errors.AsType[*stet.Error](err); ok {
@@ -243,7 +242,7 @@ func Own(e End, x stet.Execution, stored bool) End {
 	return e
 }
 
-// ParseExecution undoes stet.Execution.String; what it does not know is MayHaveExecuted.
+// ParseExecution is the reverse of stet.Execution.String. An unknown text is MayHaveExecuted.
 func ParseExecution(text string) stet.Execution {
 	for _, x := range []stet.Execution{stet.Executed, stet.NotExecuted} {
 		if text == x.String() {

@@ -64,8 +64,8 @@ func parseKey(field string) (key, flaw string) {
 	return key, ""
 }
 
-// Spelled is a key as it is sent: one that begins with a quote or has a comma as a structured
-// field string (RFC 9651).
+// Spelled is the sent form of a key. A key that begins with a quote or has a comma becomes a
+// structured field string (RFC 9651).
 func Spelled(key string) string {
 	if !strings.HasPrefix(key, `"`) && !strings.Contains(key, ",") {
 		return key
@@ -73,8 +73,8 @@ func Spelled(key string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
 }
 
-// Builtin reports whether a service is one that gRPC brings along: of health, reflection or
-// channelz. Their calls change nothing.
+// Builtin reports whether a service is health, reflection or channelz of gRPC. Their calls
+// change nothing.
 func Builtin(service string) bool {
 	return slices.ContainsFunc([]string{"grpc.health.", "grpc.reflection.", "grpc.channelz."}, func(prefix string) bool { return strings.HasPrefix(service, prefix) })
 }

@@ -20,11 +20,10 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Read returns what the caller of an RPC is told of an outcome that stands, of any
-// adapter. reply makes an empty message of the method's response; nil where that is not
-// known: then only what an RPC has stored can be told. never says that the operation was
-// never begun. The trailer of a failure says that gRPC's own retry policy should not try
-// again.
+// Read converts a stored outcome of any adapter to an RPC response. reply returns an empty
+// message of the method's response type. If reply is nil, only outcomes of RPCs can be
+// converted. never says that the operation never began. The trailer of a failure keeps gRPC's
+// own retry policy from trying again.
 func Read(out stet.Outcome, never bool, reply func() proto.Message) End {
 	switch {
 	case out.Gone:
@@ -134,17 +133,17 @@ func refused(out stet.Outcome) End {
 	return c.end(info, strings.ToValidUTF8(text, "\uFFFD"), 0, nil)
 }
 
-// foreign tells of a result that cannot be told.
+// foreign is the response for a result that cannot be converted.
 func foreign(out stet.Outcome, text string) End {
 	c := ResultForeign
 	info := &errdetails.ErrorInfo{Reason: c.Reason, Domain: Domain, Metadata: map[string]string{
-		ExecutionName: c.Execution.String(), RetryableName: "false", "face": out.Adapter.String(), "type": strings.ToValidUTF8(out.Type, "\uFFFD")}}
+		ExecutionName: c.Execution.String(), RetryableName: "false", "adapter": out.Adapter.String(), "type": strings.ToValidUTF8(out.Type, "\uFFFD")}}
 	return c.end(info, strings.ToValidUTF8(text, "\uFFFD"), 0, nil)
 }
 
 // translated tells of a success of another adapter: JSON, a message, or nothing.
 func translated(out stet.Outcome, reply func() proto.Message) End {
-	what := "of the face " + out.Adapter.String()
+	what := "of the adapter " + out.Adapter.String()
 	if out.Adapter == store.AdapterHTTP || out.Adapter == store.AdapterSQL && out.Status != 0 {
 		what = "an HTTP response"
 	}

@@ -1,6 +1,6 @@
-// Package rpc is how the outcome of an RPC is stored, and how an outcome of any adapter is
-// told to the caller of an RPC. stetgrpc and stetconnect share it, so that each
-// replays what the other has stored.
+// Package rpc converts the outcome of an RPC to its stored form, and an outcome of any adapter
+// to an RPC response. stetgrpc and stetconnect share it, so that each replays the outcomes of
+// the other.
 //
 // An RPC's outcome has the adapter store.AdapterGRPC. Status is the HTTP status of its code,
 // 200 for OK; Type is application/protobuf with the full name of the message in the
@@ -91,8 +91,7 @@ func messageOf(contentType string) (name protoreflect.FullName, ok bool) {
 	return "", true
 }
 
-// Outcome returns the outcome that an end is stored as. One that is not a success has
-// failed.
+// Outcome returns the stored form of an end. An end that is not a success has failed.
 func (e End) Outcome() stet.Outcome {
 	e.Status = Valid(e.Status)
 	out := stet.Outcome{Adapter: store.AdapterGRPC, Status: HTTPStatus(e.Status.GetCode()), Header: fields(e.Header), Trailer: fields(e.Trailer)}
@@ -140,7 +139,7 @@ var reserved = map[string]bool{
 	"grpc-message-type": true, "grpc-timeout": true, ReplayedName: true, ExecutedName: true,
 }
 
-// fields returns metadata as it is stored.
+// fields returns the stored form of metadata.
 func fields(md Metadata) []store.Field {
 	var list []store.Field
 	for _, name := range slices.Sorted(maps.Keys(md)) {

@@ -52,11 +52,10 @@ func NewKey(name string, secret []byte) (*Key, error) {
 // Encrypt returns content in an envelope that only opens with the key, and bound
 // to the same bytes.
 //
-// The nonce is a digest of content and binding under a key of its own, which is
-// derived from the secret and the name: what is authenticated differs by name, so
-// that two names of one secret must not share nonces. So two contents share one
-// only by a collision of 96 bits, and the same outcome sealed twice is the same
-// bytes, which a store must be able to tell when a settle is repeated.
+// The nonce is a digest of content and binding under its own key, which is derived from the
+// secret and the name. The authenticated data includes the name, so two names of one secret
+// must not share nonces. Two contents share a nonce only by a collision of 96 bits. The same
+// outcome sealed twice has the same bytes, which a store compares when a settle is repeated.
 func (k *Key) Encrypt(content, bound []byte) []byte {
 	b := make([]byte, 0, 2+len(k.name)+nonceSize+len(content)+k.aead.Overhead())
 	b = append(b, versionEncrypted, byte(len(k.name)))
@@ -71,8 +70,7 @@ func (k *Key) Encrypt(content, bound []byte) []byte {
 	return k.aead.Seal(b, nonce, content, authenticated)
 }
 
-// KeyName returns the name of the key that b was encrypted with, and whether it
-// was encrypted at all.
+// KeyName returns the name of the key that encrypted b, and whether b is encrypted.
 func KeyName(b []byte) (name string, encrypted bool) {
 	if len(b) < 2 || b[0] != versionEncrypted || len(b) < 2+int(b[1]) {
 		return "", false

@@ -110,8 +110,8 @@ func TestEncryptedFormatIsFrozen(t *testing.T) {
 	}
 }
 
-// TestTwoNamesOfOneSecretShareNoNonce: what is authenticated has the name, and two
-// texts under one nonce would give away the key that authenticates.
+// The authenticated data has the name. Two different texts under one nonce would reveal the
+// authentication key.
 func TestTwoNamesOfOneSecretShareNoNonce(t *testing.T) {
 	nonce := func(name string) string {
 		return string(key(t, name, 1).Encrypt([]byte("x"), []byte("record"))[2+len(name):][:nonceSize])

@@ -1,5 +1,5 @@
-// Package seal wraps what is stored so that damage and unknown versions are
-// detected instead of replayed.
+// Package seal adds a checksum or encryption to stored bytes, so that damage and unknown
+// versions are detected instead of replayed.
 package seal
 
 import (

@@ -51,7 +51,7 @@ func (s *service) begin(ctx context.Context) (op operation) {
 	return op
 }
 
-// again sends an operation once more.
+// again sends an operation again.
 func (s *service) again(ctx context.Context, op operation) answer {
 	return s.post(ctx, op.body, op.quoted)
 }

@@ -32,7 +32,7 @@ type Options struct {
 	// something else: a service may refuse a payload that it has seen before. Default a
 	// small JSON object with it.
 	Body   string
-	Other  string      // likewise of another request; default another small JSON object
+	Other  string      // also of another request; default another small JSON object
 	Header http.Header // of all requests: credentials, content type
 	Key    string      // name of the key's header; default Idempotency-Key
 	// Counter, if set, counts what arrives behind the service.

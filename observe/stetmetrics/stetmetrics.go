@@ -115,7 +115,7 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 	}
 }
 
-// maxPages bounds one survey. A store with more stuck records than it sees has an
+// maxPages bounds one scan. A store with more stuck records than it sees has an
 // alert already.
 const maxPages = 100
 
@@ -158,8 +158,8 @@ func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
 	return nil
 }
 
-// Watch surveys the store at once and then every so often, until ctx ends. A
-// survey that failed is counted, and the next one is tried.
+// Watch scans the store at once and then every so often, until ctx ends. A
+// scan that failed is counted, and the next one is tried.
 func (m *Metrics) Watch(ctx context.Context, store store.Browser, every time.Duration) {
 	tick := time.NewTicker(max(every, time.Second))
 	defer tick.Stop()

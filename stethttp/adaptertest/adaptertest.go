@@ -22,7 +22,7 @@
 // fails. The engine and the store are the package's own: store/memory in lease mode, and
 // with transactions whose rows are in memory, too.
 //
-// A wiring that cannot work has to be loud: see Loud.
+// A wiring that cannot work must be loud: see Loud.
 package adaptertest
 
 import (

@@ -94,7 +94,7 @@ type Options struct {
 	// moved back.
 	QueueType string
 
-	// ErrorLog gets lost connections and the like. Default slog.Default().
+	// ErrorLog gets lost connections and other errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

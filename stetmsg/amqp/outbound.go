@@ -156,7 +156,7 @@ const maxPause = 30 * time.Second
 
 // acted are headers that the broker, or a plugin of it, acts on when a message is
 // published, or sets itself: a copy that had them would be sent to other queues as
-// well (CC, BCC), held back once more, or dropped as a repetition.
+// well (CC, BCC), held back again, or dropped as a repetition.
 var acted = []string{"CC", "BCC", returnsHeader, "x-acquired-count", "x-delay", "x-deduplication-header", "x-death", "x-opt-deaths",
 	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}
 

@@ -71,7 +71,7 @@ type Options struct {
 	// batches that last no longer than asking for the next. Set a lower one where
 	// handlers are slow and shared with other processes.
 	Prefetch int
-	// ErrorLog gets failed requests and the like. Default slog.Default().
+	// ErrorLog gets failed requests and other errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

@@ -23,7 +23,7 @@ import (
 
 const (
 	// uncommitted is how many records are done at most until their offsets are
-	// committed, and so how many may be in doubt.
+	// committed, and so how many may be unknown.
 	uncommitted = 1000
 	// ended is the note of a member that has ended in order.
 	ended = "stet ended"
@@ -117,7 +117,7 @@ func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 }
 
 // marked says that a record is done, and has that committed before too much would be
-// in doubt; else the client does it each second.
+// unknown; else the client does it each second.
 func (w *worker) marked(rec *kgo.Record) {
 	w.cl.MarkCommitRecords(rec)
 	w.mu.Lock()

@@ -283,7 +283,7 @@ func TestRecordThatKillsTheSuccessorOfAnOrderlyMemberIsDeadLettered(t *testing.T
 			t.Errorf("the reason is %q", reason)
 		}
 	case <-died:
-		t.Fatalf("it kills for ever; ran %v", f.ran)
+		t.Fatalf("it kills permanently; ran %v", f.ran)
 	}
 }
 

@@ -54,7 +54,7 @@ const maxRecord = 64 << 20
 
 const (
 	pollRecords = 500                    // in one poll, and waiting in a partition before it is paused
-	pollBytes   = 16 << 20               // waiting likewise
+	pollBytes   = 16 << 20               // the same, while waiting
 	fetchWait   = 500 * time.Millisecond // Kafka's default, which is not the client's
 	commitWait  = 10 * time.Second
 	brokerWait  = 200 * time.Millisecond // before a dead letter is tried again
@@ -72,7 +72,7 @@ type Options struct {
 	Topics []string
 	// DeadLetterTopic gets dead letters, with the key that they came with.
 	DeadLetterTopic string
-	// ErrorLog gets failed fetches and the like. Default slog.Default().
+	// ErrorLog gets failed fetches and other errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

@@ -182,11 +182,11 @@ func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
 	f.send("q", "", "1")
 	f.run("q", "dead", 9*time.Second, func(context.Context, string) error {
 		if m := f.queue("q")[0]; m.count != 1 {
-			t.Errorf("handed over %d times", m.count)
+			t.Errorf("passed %d times", m.count)
 		}
 		time.Sleep(11 * time.Second) // past the visibility timeout
 		if m := f.queue("q")[0]; m.count != 1 {
-			t.Errorf("handed over %d times while in hand", m.count)
+			t.Errorf("passed %d times while in hand", m.count)
 		}
 		return nil
 	})

@@ -9,9 +9,9 @@
 //	receiver, err := amqp.New(consumer, amqp.Options{URL: url, Queue: "work"})
 //	// worker.Run(ctx) publishes what is due, receiver.Run(ctx) has it run
 //
-// A message says which operation is to be run, and nothing of what it is about. It
+// A message says which operation must be run, and nothing of what it is about. It
 // is acknowledged when the operation has been watched, however it ended:
-// attempts, backoff and outcomes are the worker's, and one that has to be run again
+// attempts, backoff and outcomes are the worker's, and one that must be run again
 // is published again. What the broker loses is published again, too, after
 // stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message
 // that names no operation is dead-lettered.

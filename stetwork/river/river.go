@@ -16,14 +16,14 @@
 // round trip less. But River knows of an operation only when it has been passed:
 // call Engine.Wake after the commit, for that to be at once.
 //
-// A job says which operation is to be run, and nothing of what it is about.
+// A job says which operation must be run, and nothing of what it is about.
 // Attempts, backoff and outcomes are the worker's: a job is complete when its
-// operation has been watched, however it ended, and one that has to be
+// operation has been watched, however it ended, and one that must be
 // run again gets another job. Running a job twice is harmless; so
 // river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
 // should not hold up for longer what River had given it: River gives a job to another
 // process after that time, but not before the RunTimeout of its operation's policy and
-// a minute. Worker.Run has to be running somewhere, for what needs another job.
+// a minute. Worker.Run must be running somewhere, for what needs another job.
 //
 // A job that lands in a process without a handler for its operation is put off, by
 // half a minute, for another process to have it; after ten minutes it is cancelled,
@@ -58,7 +58,7 @@ const (
 	margin       = time.Minute      // of a job, beyond its run: to wait for its turn, and to store its end
 )
 
-// Args are a job's arguments: which accepted operation is to be run.
+// Args are a job's arguments: which accepted operation must be run.
 type Args struct {
 	ID    string `json:"id"` // in hexadecimal
 	Class string `json:"class,omitempty"`

@@ -175,7 +175,7 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if rec := again(t, c, req); !rec.Gone {
-			t.Errorf("past its ExpiresAt the cache handed out %+v", rec)
+			t.Errorf("past its ExpiresAt the cache returned %+v", rec)
 		}
 		time.Sleep(time.Hour)
 		if rec := again(t, c, req); rec.State != store.Running {
@@ -207,7 +207,7 @@ func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
 			again(t, c, other)
 			time.Sleep(31 * time.Second)
 			if rec := again(t, c, other); !rec.Gone {
-				t.Errorf("after a repeated %s, the cache handed out past its ExpiresAt %+v", name, rec)
+				t.Errorf("after a repeated %s, the cache returned past its ExpiresAt %+v", name, rec)
 			}
 		})
 	}
@@ -235,7 +235,7 @@ func TestRepeatedClaimThatWasExtendedIsNoReadingOfTheClock(t *testing.T) {
 			again(t, c, other)
 			time.Sleep(31 * time.Second)
 			if rec := again(t, c, other); !rec.Gone {
-				t.Errorf("after a repeated claim for %s, the cache handed out past its ExpiresAt %+v", name, rec)
+				t.Errorf("after a repeated claim for %s, the cache returned past its ExpiresAt %+v", name, rec)
 			}
 		})
 	}

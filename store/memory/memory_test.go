@@ -114,7 +114,7 @@ func TestSweepLooksAtNoMoreThanItsLimit(t *testing.T) {
 func TestPurgingDuringASweepSkipsNobody(t *testing.T) {
 	c := newClock()
 	s := memory.New(memory.Options{Clock: c.Now})
-	for i := range 20 { // to forget and to park, in turns
+	for i := range 20 { // to forget and to mark unknown, in turns
 		rec, err := s.Claim(t.Context(), request(time.Second))
 		if err == nil && i%2 == 0 {
 			err = s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Failed}, store.Retention{Result: 1, Tombstone: 2})
@@ -125,7 +125,7 @@ func TestPurgingDuringASweepSkipsNobody(t *testing.T) {
 	}
 	c.Advance(t, time.Minute)
 	if got, err := s.Sweep(t.Context(), 100); err != nil || got != (store.Swept{MarkedUnknown: 10, Purged: 10}) || s.Len() != 10 {
-		t.Errorf("Sweep: %+v, %v, and %d records are left; want 10 parked, 10 purged, 10 left", got, err, s.Len())
+		t.Errorf("Sweep: %+v, %v, and %d records are left; want 10 unknown, 10 purged, 10 left", got, err, s.Len())
 	}
 }
 

@@ -256,7 +256,7 @@ func (b *bySQL) stands(ctx context.Context, tx pgx.Tx, begun todo, inside, req s
 	return rec, err
 }
 
-// TestFunctionsKeepTheContract is run once more for each defect by
+// TestFunctionsKeepTheContract is run again for each defect by
 // TestSuiteNoticesBrokenFunctions, in processes of its own.
 func TestFunctionsKeepTheContract(t *testing.T) {
 	t.Parallel()

@@ -176,7 +176,7 @@ var (
 		param{"queued", anInt64, func(w *write) any { return micros(max(w.job.after, w.req.Queued)) }},
 		param{"work", aBytes, func(w *write) any { return w.job.work }},
 	)
-	// was is the fence of the record that is to be replaced.
+	// was is the fence of the record that must be replaced.
 	was = param{"was", anInt64, func(w *write) any { return w.was }}
 	// outcome is what an operation comes to, or its release.
 	outcome = []param{

@@ -154,7 +154,7 @@ func (t *transaction) lookUp(rec store.Record, cause error, pid uint32) (store.R
 // ended waits until the transaction has ended, for as long as a commit may take, and
 // then calls look. If the transaction is still there after half of that time, and pid
 // is not 0, the server is told to end that process of its own if it waits for a client
-// that was this one, and is gone: not if it is at work on the commit.
+// that was this one, and is gone: not if it runs on the commit.
 func (t *transaction) ended(pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.s.commitTimeout)
 	defer cancel()

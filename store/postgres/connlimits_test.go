@@ -396,7 +396,7 @@ func TestHeartbeatGoesOutAsSoonAsTheNetworkIsBack(t *testing.T) {
 	down.Store(false)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*connectPatience)
 	defer cancel()
-	for { // as the keeper does
+	for { // as the renewer does
 		lost, err := s.Extend(ctx, claims, time.Minute)
 		if err == nil && len(lost) == 0 {
 			break
@@ -433,7 +433,7 @@ func TestFullQueueRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 3)
-	for range cap(done) { // one is at work, one waits
+	for range cap(done) { // one runs, one waits
 		go func() { _, err := s.Claim(context.Background(), request(stet.NewKey())); done <- err }()
 	}
 	if err := <-done; !errors.Is(err, store.ErrNotDone) {

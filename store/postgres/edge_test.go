@@ -22,7 +22,7 @@ func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 	sweep := func(id store.ID) {
 		execSQL(t, s.Pool(), forgotten, id[:])
 		if swept, err := s.Sweep(t.Context(), 100); err != nil || swept.Purged != 1 {
-			t.Errorf("Sweep meanwhile: %+v, %v", swept, err)
+			t.Errorf("Sweep in the meantime: %+v, %v", swept, err)
 		}
 	}
 	// claimed: and then it is claimed by somebody else after all.

@@ -58,7 +58,7 @@ func TestBeginDoesNotWaitForALateSettle(t *testing.T) {
 	defer cancel()
 	tx := beginTx(t, s)
 	if got, err := sqlBegin(ctx, tx, opOf("k", "a")); err != nil || got.Action != "in_flight" {
-		t.Errorf("stet_begin meanwhile: %q, %v; want in_flight at once", got.Action, err)
+		t.Errorf("stet_begin in the meantime: %q, %v; want in_flight at once", got.Action, err)
 	}
 	mustCommit(t, tx)
 	mustCommit(t, late) // which wrote nothing

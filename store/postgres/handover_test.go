@@ -47,12 +47,12 @@ func TestFingerprintIsPublishedUntilTheCommit(t *testing.T) {
 			}
 		}
 		if rec, err := s.RunTx(t.Context(), request(key), keep, noWork); err != nil || rec.State != store.Running || !rec.InTx {
-			t.Errorf("%s: the same request meanwhile: %+v, %v", key, rec, err)
+			t.Errorf("%s: the same request in the meantime: %+v, %v", key, rec, err)
 		}
 		another := request(key)
 		another.Fingerprint = stet.NewFingerprint([]byte("something else"))
 		if rec, err := s.RunTx(t.Context(), another, keep, noWork); !errors.Is(err, store.ErrMismatch) {
-			t.Errorf("%s: another request meanwhile: %+v, %v; want ErrMismatch", key, rec, err)
+			t.Errorf("%s: another request in the meantime: %+v, %v; want ErrMismatch", key, rec, err)
 		}
 		if err := gate.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
@@ -105,7 +105,7 @@ func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
 	}
 	stop.Store(true)
 	if err := <-done; err != nil || missed > 0 {
-		t.Errorf("%v; the rival was missed %d times of 3000", err, missed)
+		t.Errorf("%v; the other claimant was missed %d times of 3000", err, missed)
 	}
 }
 

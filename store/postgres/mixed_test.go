@@ -224,9 +224,9 @@ func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
 	defer cancel()
 	var bySQLDone, byGoDone, kills atomic.Int64
 	var wg, killer sync.WaitGroup
-	storm, calm := context.WithCancel(ctx)
+	loadTest, calm := context.WithCancel(ctx)
 	killer.Go(func() {
-		for storm.Err() == nil {
+		for loadTest.Err() == nil {
 			tag, err := s.own.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE '%charges%' OR query LIKE '%stet_%' OR query ILIKE '%commit%') ORDER BY random() LIMIT 1`)
 			if err == nil {

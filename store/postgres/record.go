@@ -46,7 +46,7 @@ func (r *row) record() store.Record {
 	return rec
 }
 
-// step is what has to be done to a record.
+// step is the work to do to a record.
 type step uint8
 
 const (

@@ -26,7 +26,7 @@ type SQLTx interface {
 }
 
 // SettleSQL is Store.SettleTx for transactions of database/sql. Like that it
-// writes out as it is: for a run of an engine, which marks its results, give
+// writes out unchanged: for a run of an engine, which marks its results, give
 // stet.WithTx what OverSQL returns.
 func (s *Store) SettleSQL(ctx context.Context, tx Querier, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, sql.ErrNoRows, sqlQuery(ctx, tx))

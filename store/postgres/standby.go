@@ -51,7 +51,7 @@ func (s *Store) runConfirms(ctx context.Context, batch []*op[struct{}]) {
 	}
 }
 
-// ensureReplicated returns nil if r can be returned as it is; who has asked under owner hears of
+// ensureReplicated returns nil if r can be returned unchanged; who has asked under owner hears of
 // his claim by it. In flight, unknown or free to run anybody may hear of it: whatever
 // follows from that needs a commit.
 func (s *Store) ensureReplicated(ctx context.Context, r *row, owner store.Owner) error {
@@ -130,7 +130,7 @@ type answer struct {
 // none can come, or the store is closed. send has a copy of t to itself.
 //
 // Where the transaction has seen that commits wait for no standby (alone), there is no
-// wait to be cut short: send is called as it is, which costs less. A standby that is configured while the transaction runs counts from the next
+// wait to be cut short: send is called unchanged, which costs less. A standby that is configured while the transaction runs counts from the next
 // one on.
 func (t *transaction) committing(ctx context.Context, alone bool, send func(context.Context, *transaction) (answer, error)) (answer, error) {
 	if alone {

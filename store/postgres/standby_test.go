@@ -164,7 +164,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 		op := stet.Op{Scope: "test", Key: key, Fingerprint: request(key).Fingerprint}
 		all.Go(func() {
 			if _, err := e.Begin(t.Context(), op); (stet.KindOf(err) == stet.KindDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
-				t.Errorf("Begin of %q: %v; an outcome is to be returned: %v", key, err, ok)
+				t.Errorf("Begin of %q: %v; an outcome must be returned: %v", key, err, ok)
 			}
 		})
 		all.Go(func() {
@@ -172,7 +172,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 				return stet.Outcome{}, errors.New("it ran again")
 			})
 			if (stet.KindOf(err) == stet.KindDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
-				t.Errorf("RunTx of %q: %v; an outcome is to be returned: %v", key, err, ok)
+				t.Errorf("RunTx of %q: %v; an outcome must be returned: %v", key, err, ok)
 			}
 		})
 		for name, call := range calls {
@@ -181,7 +181,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 				defer cancel()
 				rec, err := call(ctx)
 				if told := err == nil && rec.State.Settled(); told != ok {
-					t.Errorf("%s of %q: %v, %v; an outcome is to be returned: %v", name, key, rec.State, err, ok)
+					t.Errorf("%s of %q: %v, %v; an outcome must be returned: %v", name, key, rec.State, err, ok)
 				}
 			})
 		}
@@ -219,7 +219,7 @@ func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
 		}
 		c.told(t, false, "tx", "lease")
 		if n := c.charged(t); n != 0 {
-			t.Errorf("%d charges are to be seen that no standby has: a commit that waited was cancelled", n)
+			t.Errorf("%d charges are visible that no standby has: a commit that waited was cancelled", n)
 		}
 		c.heal(t)
 		c.told(t, true, "tx", "lease")
@@ -229,7 +229,7 @@ func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
 	})
 }
 
-// An operator, or a restart, ends the wait of a commit: what it wrote is to be seen,
+// An operator, or a restart, ends the wait of a commit: its writes are visible,
 // and no standby has it.
 func TestOutcomeWhoseWaitWasCutShortIsNotReturned(t *testing.T) {
 	t.Parallel()
@@ -262,7 +262,7 @@ func TestOutcomeWhoseWaitWasCutShortIsNotReturned(t *testing.T) {
 			}
 			c.admin.Reset()
 			if n := c.charged(t); n != 1 {
-				t.Fatalf("%d charges are to be seen; this test needs one", n)
+				t.Fatalf("%d charges are visible; this test needs one", n)
 			}
 			c.told(t, false, "tx", "lease")
 			c.heal(t)

@@ -98,7 +98,7 @@ var (
 // other's insertions cannot do so in a circle.
 //
 // To insert a key waits for any transaction that has changed its record, which may
-// be open for long (SettleTx). So a key whose record is to be seen is not tried. One
+// be open for long (SettleTx). So a key whose record is visible is not tried. One
 // that is being inserted elsewhere (AcceptTx) cannot be seen: see rowPatience.
 func inserting(to assignments, attempt string, e string) string {
 	to = slices.Concat(of(asked), assignments{{"fence", "nextval({fence}::regclass)"}, {"attempt", attempt}}, to)
@@ -214,7 +214,7 @@ UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 const bare = "status = NULL, content_type = NULL, head = NULL, body = NULL"
 
 // sqlSweep looks only at rows that are due, through an index, and skips those
-// that others are at work on.
+// that others run on.
 const sqlSweep = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.state,

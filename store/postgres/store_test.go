@@ -140,7 +140,7 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 			return err
 		}
 		if lost, err := s.Extend(ctx, claims, time.Minute); err != nil || len(lost) > 0 {
-			t.Errorf("Extend meanwhile: %v, %v", lost, err)
+			t.Errorf("Extend in the meantime: %v, %v", lost, err)
 		}
 		until, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -150,14 +150,14 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 		for _, c := range claims[1:] {
 			wg.Go(func() {
 				if err := s.Settle(ctx, c, completed("x"), keep); err != nil {
-					t.Errorf("Settle meanwhile, of one that is not locked: %v", err)
+					t.Errorf("Settle in the meantime, of one that is not locked: %v", err)
 				}
 			})
 		}
 		wg.Wait()
 		cancel()
 		if err := <-held; err == nil {
-			t.Error("Settle meanwhile, of the one that is locked: no error")
+			t.Error("Settle in the meantime, of the one that is locked: no error")
 		}
 		return nil
 	})

@@ -127,7 +127,7 @@ func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 		}
 	}
 	if n := of.n.Load() - before; n != 3 {
-		t.Errorf("a transaction over a record that was given back took %d round trips; want 3, as without one", n)
+		t.Errorf("a transaction over a record that was released took %d round trips; want 3, as without one", n)
 	}
 
 	// A replay waits for one round trip: its ROLLBACK is held back here.

@@ -52,7 +52,7 @@ func (s *Store) waitersLock(id store.ID) int64 {
 // pool and must not be ended by fn: tx.Commit is refused, and after tx.Rollback
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
-// ctx bounds entering; fn gets it as it is. A commit is not given up when ctx
+// ctx bounds entering; fn gets it unchanged. A commit is not given up when ctx
 // ends. A commit whose reply was lost is read for 10 seconds, on another
 // connection, once the transaction has release the key.
 //
@@ -103,7 +103,7 @@ type transaction struct {
 	claimed time.Time
 
 	replicated bool // commits wait for standbys there
-	old        *row // the record that is to be replaced; nil if there is none
+	old        *row // the record that must be replaced; nil if there is none
 }
 
 // enter begins the transaction. If it grants nothing, the transaction is over

@@ -147,17 +147,17 @@ func TestFingerprintIsComparedWhileTheFirstStillRuns(t *testing.T) {
 	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		rec, err := other.RunTx(ctx, request("k"), keep, unreachable)
 		if err != nil || rec.State != store.Running || rec.Owner == r.Owner || rec.Fingerprint != r.Fingerprint {
-			t.Errorf("the same request meanwhile: %+v, %v; want it in flight", rec, err)
+			t.Errorf("the same request in the meantime: %+v, %v; want it in flight", rec, err)
 		}
 		another := request("k")
 		another.Fingerprint = stet.NewFingerprint([]byte("something else"))
 		for range 3 { // one who asked before must not be taken for the runner
 			if rec, err = other.RunTx(ctx, another, keep, unreachable); !errors.Is(err, store.ErrMismatch) {
-				t.Errorf("another request meanwhile: %+v, %v; want ErrMismatch", rec, err)
+				t.Errorf("another request in the meantime: %+v, %v; want ErrMismatch", rec, err)
 			}
 		}
 		if _, err := other.RunTx(ctx, request("another key"), keep, charge); err != nil {
-			t.Errorf("another key meanwhile: %v", err)
+			t.Errorf("another key in the meantime: %v", err)
 		}
 		return charge(ctx, tx, r)
 	})
@@ -434,7 +434,7 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 }
 
 // What a function leaves behind, a goroutine or a late Rollback, which pgx calls
-// safe, must not reach whoever has the connection after it.
+// safe, must not reach the next user of the connection.
 func TestTransactionThatWasKeptIsClosed(t *testing.T) {
 	config, err := pgxpool.ParseConfig(database(t).Config().ConnString())
 	if err != nil {

@@ -201,6 +201,6 @@ func TestKeyIsHeldUntilTheCommit(t *testing.T) {
 	END $$`, l.keyHi, l.keyLo))
 	again.Owner = store.NewOwner()
 	if _, err := s.RunTx(t.Context(), again, keep, charge); err != nil {
-		t.Errorf("over a record that was given back: %v", err)
+		t.Errorf("over a record that was released: %v", err)
 	}
 }

@@ -84,7 +84,7 @@ func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, want := c.charged(t), len(calls)-1; n != want {
-		t.Errorf("%d charges are to be seen; this test needs %d", n, want)
+		t.Errorf("%d charges are visible; this test needs %d", n, want)
 	}
 	c.heal(t)
 }

@@ -185,7 +185,7 @@ func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {
 	}
 }
 
-// What fn leaves behind must not reach whoever has the connection after it.
+// What fn leaves behind must not reach the next user of the connection.
 func TestTransactionOfInTxThatWasKeptIsClosed(t *testing.T) {
 	t.Parallel()
 	s := ledger(t, Options{})

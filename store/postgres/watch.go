@@ -156,7 +156,7 @@ func (l *listener) join(id store.ID, tx bool) (told <-chan struct{}, leave func(
 	}, nil
 }
 
-// disturb has the connection look at what is to be done. The caller holds l.mu.
+// disturb has the connection look at the work to do. The caller holds l.mu.
 func (l *listener) disturb() {
 	if l.stir != nil {
 		l.stir()

@@ -290,11 +290,11 @@ func TestDueHandsOutEachRecordOnce(t *testing.T) {
 	wg.Wait()
 	for id, n := range times {
 		if n != 1 {
-			t.Errorf("%v was handed out %d times", id, n)
+			t.Errorf("%v was returned %d times", id, n)
 		}
 	}
 	if len(times) != n {
-		t.Errorf("%d records were handed out; want %d", len(times), n)
+		t.Errorf("%d records were returned; want %d", len(times), n)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	}
 }
 
-// The step to the tables of accepted work leaves what is there as it is, and so does
+// The step to the tables of accepted work leaves what is there unchanged, and so does
 // the way back, but for what has no place there.
 func TestStepToWorkKeepsRecords(t *testing.T) {
 	pool := database(t)

@@ -52,7 +52,7 @@ func saveSQL(runs bool) string {
 func dueSQL(sql, due string) string { return strings.ReplaceAll(sql, "{due}", due) }
 
 // sqlDueRelay looks only at rows that are due, through an index, and skips those that
-// others are at work on. What is too much together it leaves for later.
+// others run on. What is too much together it leaves for later.
 var sqlDueRelay = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.relay_due AS since, octet_length(r.work) AS size
@@ -61,7 +61,7 @@ WITH d AS MATERIALIZED (
 ), ` + handedOut + `
 SELECT ` + handOut + ` FROM u r ORDER BY r.since`
 
-// sqlDueRun is sqlDueRelay for what is to be run, of some names. First it counts what
+// sqlDueRun is sqlDueRelay for operations to run, of some names. First it counts what
 // waits of each, but no more than can be had, and divides the room equally; what a name
 // has no use for is left to the others.
 var sqlDueRun = `

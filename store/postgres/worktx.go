@@ -25,7 +25,7 @@ func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req store.ClaimRequest,
 }
 
 // SaveTx implements store.WorkTxStore. Until the transaction has ended the record is
-// locked, as it is by SettleTx.
+// locked, unchanged by SettleTx.
 func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.saveIn(ctx, c, notes, repeatable, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }

@@ -60,7 +60,7 @@ func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
 			before := moves.Load()
 			t.Cleanup(func() { // after all cases
 				if moves.Load() == before {
-					t.Error("nothing was moved meanwhile")
+					t.Error("nothing was moved in the meantime")
 				}
 			})
 			h := contract(dial(t, l, cluster.Addrs()...), redis.Options{})
@@ -194,7 +194,7 @@ func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
 			c, prefix := dial(t, l, cluster.Addrs()...), fresh()
 			tally := &tallying{conn: c, Cluster: c.(redis.Cluster)}
 			s := open(t, tally, redis.Options{Prefix: prefix})
-			claims := crowd(t, s, 6) // in two shards
+			claims := claimMany(t, s, 6) // in two shards
 			moved := claims[0].ID
 			to := halfMoved(t, cluster, recordKey(prefix, moved))
 			if out, err := cluster.Servers[to].CLI(t.Context(), "DBSIZE"); err != nil || out == "0" {

@@ -118,7 +118,7 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 		}
 		stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
 		if got := sweepAll(t, s); got.MarkedUnknown != 1 {
-			t.Errorf("%d records were parked; want 1", got.MarkedUnknown)
+			t.Errorf("%d records became unknown; want 1", got.MarkedUnknown)
 		}
 		for name, want := range map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running,
 			"completed": store.Completed, "retryable": store.Retryable} {
@@ -128,7 +128,7 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 		}
 		mustSettle(t, s, made["lapsed"].Claim(), "late") // no other run began
 		if again := sweepAll(t, s); again.MarkedUnknown != 0 {
-			t.Errorf("a second sweep parked %d", again.MarkedUnknown)
+			t.Errorf("a second sweep unknown %d", again.MarkedUnknown)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
 		stettest.Eventually(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
 		first, err := s.Sweep(t.Context(), limit)
 		if err != nil || first.MarkedUnknown > limit || !first.More {
-			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more parked than that, and More", limit, first, err)
+			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more unknown than that, and More", limit, first, err)
 		}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -169,7 +169,7 @@ func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if sum += sweepAll(t, s).MarkedUnknown; sum != n {
-			t.Errorf("5 sweepers together say that they parked %d records; there were %d", sum, n)
+			t.Errorf("5 sweepers together say that they unknown %d records; there were %d", sum, n)
 		}
 	})
 }

@@ -163,7 +163,7 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 				want++
 			}
 		}
-		// A healthy server that is busy may be too late for one sweep, which says so; the next one parks the rest.
+		// A healthy server that is busy may be too late for one sweep, which says so; the next one marks unknown the rest.
 		for more, end := true, time.Now().Add(time.Minute); more || parked < want && time.Now().Before(end); {
 			swept, err := s.Sweep(t.Context(), 100)
 			_, ok := errors.AsType[*store.PartialError](err)
@@ -173,7 +173,7 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 			parked, partly, more = parked+swept.MarkedUnknown, partly || ok, swept.More
 		}
 		if parked != want || !partly {
-			t.Errorf("%d were parked of %d on healthy servers; a PartialError came: %v", parked, want, partly)
+			t.Errorf("%d became unknown of %d on healthy servers; a PartialError came: %v", parked, want, partly)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func (s *Store) queue(shard int, what waitsFor, name string) string {
 	return s.queues(shard, what) + ":" + name
 }
 
-// packLabel is a label as it is in a record.
+// packLabel is a label unchanged in a record.
 func packLabel(l store.Label) string {
 	if l == (store.Label{}) {
 		return ""
@@ -119,7 +119,7 @@ func micros(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Microsecond-1)/time.Microsecond), 10)
 }
 
-// fence is a fence as it is in a record.
+// fence is a fence unchanged in a record.
 func fence(n int64) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(n))

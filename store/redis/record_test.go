@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// do sends a command as it is, to the key of a record.
+// do sends a command unchanged, to the key of a record.
 func do(t testing.TB, c redis.Client, args ...string) any {
 	t.Helper()
 	reply, err := c.Do(context.Background(), args[1], args...)
@@ -216,7 +216,7 @@ func TestStaleIndexParksNoLiveRecord(t *testing.T) {
 			do(t, c, "ZADD", shard+"list", "0", string(id[:]))
 		}
 		if got := sweepAll(t, s); got.MarkedUnknown != 0 {
-			t.Errorf("by a stale index %d records were parked", got.MarkedUnknown)
+			t.Errorf("by a stale index %d records became unknown", got.MarkedUnknown)
 		}
 		for id, want := range map[store.ID]store.State{live.ID: store.Running, done.ID: store.Completed} {
 			if rec := mustRead(t, s, id); rec.State != want {

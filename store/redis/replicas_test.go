@@ -96,7 +96,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 			t.Errorf("an outcome that no replica has: %v; want KindUnknown", err)
 		}
 		if res, err := charge(again); err == nil {
-			t.Errorf("an outcome that no replica has was handed out: %+v", res)
+			t.Errorf("an outcome that no replica has was returned: %+v", res)
 		}
 		p.resume(t)
 		stettest.Eventually(t, "a retry gets the outcome", func() bool {

@@ -65,7 +65,7 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 	}
 	stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
 	if swept := sweepAll(t, s); swept.MarkedUnknown != 2 {
-		t.Errorf("%d were parked of 2 that are watched", swept.MarkedUnknown)
+		t.Errorf("%d became unknown of 2 that are watched", swept.MarkedUnknown)
 	}
 }
 

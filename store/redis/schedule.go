@@ -236,7 +236,7 @@ func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead
 	s.missing.Store(int64(missing))
 	ctx, cancel := s.phase(ctx, 1)
 	defer cancel()
-	// If writing fails, the queues are read once more.
+	// If writing fails, the queues are read again.
 	return h, cmp.Or(failed, err, explain("due", s.writeSchedule(ctx, what, reads)))
 }
 

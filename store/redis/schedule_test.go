@@ -235,7 +235,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 			return n == writers*each
 		})
 		if n := twice.Load(); n != 0 {
-			t.Errorf("%d records were handed out twice within the hour", n)
+			t.Errorf("%d records were returned twice within the hour", n)
 		}
 	})
 }
@@ -256,7 +256,7 @@ func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 			got = append(got, mustDue(t, s, toRun, 5, time.Hour)...)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%d records came in another order than they had waited, or not at all; want %d", len(got), len(want))
+			t.Errorf("%d records came in another order than they had waited, or none; want %d", len(got), len(want))
 		}
 	})
 }
@@ -281,7 +281,7 @@ func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
 			}
 		}
 		if len(want) != 0 {
-			t.Errorf("%d records were not handed out", len(want))
+			t.Errorf("%d records were not returned", len(want))
 		}
 	})
 }

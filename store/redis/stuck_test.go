@@ -40,7 +40,7 @@ func (c countingCluster) Servers(ctx context.Context) (map[string]redis.Client, 
 }
 
 // load claims n records in two shards that are next to each other.
-func crowd(t *testing.T, s *redis.Store, n int) (claims []store.Claim) {
+func claimMany(t *testing.T, s *redis.Store, n int) (claims []store.Claim) {
 	t.Helper()
 	for i := range n {
 		req := request(fmt.Sprint(i))
@@ -65,7 +65,7 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 		}{"single": {single, single, 1}, "cluster": {countingCluster{several}, several, 2}} {
 			t.Run(name+", "+l.name, func(t *testing.T) {
 				s := open(t, of.Client, redis.Options{CheckEvery: -1})
-				crowd(t, s, records)
+				claimMany(t, s, records)
 				for pages, q := 0, (store.Query{States: stuck, Limit: 1}); pages < 20; pages++ {
 					of.listed.Store(0)
 					page, err := s.Browse(t.Context(), q)
@@ -85,7 +85,7 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 
 func TestPagesOfTheStuckGoOnWhileLeasesMove(t *testing.T) {
 	browseServers(t, func(t *testing.T, s *redis.Store) {
-		claims := crowd(t, s, 600)
+		claims := claimMany(t, s, 600)
 		n := 0
 		got := browseAll(t, s, store.Query{States: stuck, Limit: 50}, func() {
 			// A heartbeat puts those of a shard into another order of leases.
@@ -106,7 +106,7 @@ func TestScopeWithoutTheStuckIsBrowsedInBoundedPages(t *testing.T) {
 	addr := rig.Redis(t).Addr()
 	c := &counting{Client: dial(t, libraries[1], addr)}
 	s := open(t, c, redis.Options{CheckEvery: -1})
-	crowd(t, s, 5000)
+	claimMany(t, s, 5000)
 	q := store.Query{States: stuck, Scope: store.DigestScope("", "nobody"), Limit: 10}
 	for pages := 1; ; pages++ {
 		c.listed.Store(0)

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// spoilt are ways to damage a record.
+// damaged are ways to damage a record.
 var spoilt = map[string]func(t *testing.T, c conn, key string){
 	"cut off":         func(t *testing.T, c conn, key string) { do(t, c, "SET", key, "\x01\x01") },
 	"a newer version": func(t *testing.T, c conn, key string) { do(t, c, "SETRANGE", key, "0", "\x03") },
@@ -19,7 +19,7 @@ var spoilt = map[string]func(t *testing.T, c conn, key string){
 }
 
 // eachSpoilt runs a test on each kind of servers, with records of which those that it
-// spoils share a shard with the others.
+// damages share a shard with the others.
 func eachSpoilt(t *testing.T, f func(t *testing.T, c conn, s *redis.Store, request func(i int) store.ClaimRequest, spoil func(id store.ID))) {
 	eachServers(t, func(t *testing.T, c conn) {
 		for name, damage := range spoilt {
@@ -99,7 +99,7 @@ func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
 		stettest.Eventually(t, "the leases run out", func() bool { return mustRead(t, s, last).LeaseLeft <= 0 })
 		spoil(request(2).ID)
 		if swept := sweepAll(t, s); swept.MarkedUnknown != 4 {
-			t.Errorf("%d were parked of the 4 that can be read", swept.MarkedUnknown)
+			t.Errorf("%d became unknown of the 4 that can be read", swept.MarkedUnknown)
 		}
 	})
 }

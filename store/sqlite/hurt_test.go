@@ -101,10 +101,10 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 				parked += swept.MarkedUnknown
 			}
 			if named != 10 || parked != 10 {
-				t.Errorf("%d were named, and %d parked; want 10 of each", named, parked)
+				t.Errorf("%d were named, and %d unknown; want 10 of each", named, parked)
 			}
 			if swept, err := s.Sweep(t.Context(), 5); err != nil || swept != (store.Swept{}) {
-				t.Errorf("once more: %+v, %v", swept, err)
+				t.Errorf("again: %+v, %v", swept, err)
 			}
 			var kept int
 			if err := s.DB().QueryRow("SELECT count(*) FROM stet_records").Scan(&kept); err != nil || kept != 20 {

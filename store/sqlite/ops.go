@@ -155,7 +155,7 @@ type due struct {
 }
 
 // sweep is the body of Sweep, in a write transaction. What it cannot read it leaves
-// as it is, and looks at again later, or it would soon look at nothing else.
+// unchanged, and looks at again later, or it would soon look at nothing else.
 func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err error) {
 	var found []due
 	err = s.rows(qDue, func(v []driver.Value) error {

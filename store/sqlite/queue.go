@@ -174,7 +174,7 @@ func (w *writer) handOver() {
 	w.mu.Unlock()
 }
 
-// missed looks once more, when a caller's context has ended, whether it was woken:
+// missed looks again, when a caller's context has ended, whether it was woken:
 // one that was made the leader must not walk away from it.
 func (w *writer) missed(o *op) (leads, woken bool) {
 	w.mu.Lock()

@@ -74,7 +74,7 @@ INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
 // Work is of an operation that was accepted, to be run later, and is kept until it
 // is settled; run_due is when it is returned next, while it waits (state 6), and
 // lease is then when it can be taken.
-// Work of a settled record is what is to be sent yet, and relay_due when it is
+// Work of a settled record is messages to send yet, and relay_due when it is
 // returned next. Few records have any, so the indexes cost the others nothing.
 const schemaWork = `
 ALTER TABLE stet_records ADD COLUMN run_due INTEGER;
@@ -124,7 +124,7 @@ const (
 )
 
 // source returns the data source name of a path. Percent signs, question marks
-// and the like are escaped, because the driver takes it for a URI.
+// and other characters are escaped, because the driver takes it for a URI.
 func source(path string, busy time.Duration) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

@@ -136,7 +136,7 @@ func TestTransactionAnswersWithoutRunning(t *testing.T) {
 		t.Errorf("lapsed: %+v, %v", rec, err)
 	}
 	if rec := mustRead(t, s, held.ID); rec.State != store.Unknown {
-		t.Errorf("a lapsed record was not parked durably: %+v", rec)
+		t.Errorf("a lapsed record was not unknown durably: %+v", rec)
 	}
 }
 

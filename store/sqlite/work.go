@@ -263,7 +263,7 @@ func (s *Store) handOut(ctx context.Context, lanes []lane, limit int, again time
 // lane is what waits for the same thing, under the same name.
 type lane struct {
 	find, put query
-	of        []any // the name; nothing of what is to be sent
+	of        []any // the name; nothing of messages to send
 }
 
 // lanes are those of some names; without names, of some under which something waits.

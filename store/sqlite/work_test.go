@@ -76,7 +76,7 @@ func (h *history) both(what string, do func(s worker, fence func([2]int64) int64
 // last is what was done last.
 func (h *history) last() []string { return h.log[max(0, len(h.log)-15):] }
 
-// plain is rec without what may differ: fences, and how a time or nothing at all is
+// plain is rec without what may differ: fences, and how a time or nothing is
 // written down.
 func plain(rec store.Record) store.Record {
 	rec.Fence = 0

@@ -48,7 +48,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 }
 
 // AcceptTx implements store.WorkTxStore: it accepts inside a transaction of the
-// caller's, which is to be begun as for SettleTx, on such a connection.
+// caller's, begun as for SettleTx, on such a connection.
 func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	session, err := s.join(ctx, tx)
 	if err != nil {

@@ -170,7 +170,7 @@ func fencesGrow(f *fixture) {
 	f.release(next("nothing"), f.keep)
 	c := next("a release")
 	f.pass(1)
-	f.claim(byAnother(req)) // parks
+	f.claim(byAnother(req)) // marks unknown
 	f.release(c, f.keep)    // a takeover
 	f.settle(next("a takeover"), completed("x"), brief)
 	f.pass(1)

@@ -61,7 +61,7 @@ func longestWaitingFirst(f *fixture) {
 
 func queuedElsewhere(f *fixture) {
 	taken, again, lost, later := f.request(f.long), f.request(f.long), f.request(f.long), f.request(f.long)
-	f.release(f.grant(again).Claim(), f.keep) // what replaces a record is left to the queue likewise
+	f.release(f.grant(again).Claim(), f.keep) // what replaces a record is left to the queue too
 	again = byAnother(again)
 	taken.Queued, again.Queued, lost.Queued, later.Queued = f.long, f.long, 4*f.unit, f.unit
 	f.accepts(taken, 0)

@@ -303,7 +303,7 @@ func chaosOfWork(f *fixture) {
 	f.pass(1)
 	healthy := f.engine(f.store, f.short())
 	for _, s := range services {
-		_, _ = s.work(healthy) // parks what died
+		_, _ = s.work(healthy) // marks unknown what died
 	}
 	f.drain(healthy, services)
 	completed := 0

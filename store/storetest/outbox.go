@@ -105,7 +105,7 @@ func outboxIsDue(f *fixture) {
 		_, cases["taken"] = f.taken(f.long)
 	}
 	f.pass(1)
-	f.claim(byAnother(dead)) // parks
+	f.claim(byAnother(dead)) // marks unknown
 	for what, rec := range cases {
 		out := with("messages", completed("result"))
 		if what == "too large" {

@@ -43,7 +43,7 @@ func (f *fixture) saveAs(c store.Claim, notes store.Notes, repeatable bool) {
 }
 
 // isRepeated requires that of all records only that of an expired run be due, which it
-// leaves as it is.
+// leaves unchanged.
 func (f *fixture) isRepeated(when string, id store.ID) {
 	f.Helper()
 	was := f.look(id)

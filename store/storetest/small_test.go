@@ -262,7 +262,7 @@ func (s *small) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	return err
 }
 
-// settle checks, and returns what is to be written.
+// settle checks, and returns the writes.
 func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention, now time.Time) (write func(), err error) {
 	if out.Result.Size() > smallMost && !s.is("takes any result") {
 		return nil, store.ErrInvalid

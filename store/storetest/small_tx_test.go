@@ -7,7 +7,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// smallTx is a transaction of small: what is to be done when it commits.
+// smallTx is a transaction of small: the work to do when it commits.
 type smallTx struct {
 	rows  []string
 	write []func()

@@ -54,7 +54,7 @@ func (s *small) park(r *smallRecord, now time.Time) {
 	}
 }
 
-// send makes a settled record keep what is to be sent in place of its work.
+// send makes a settled record keep messages to send in place of its work.
 func (s *small) send(r *smallRecord, out store.Settlement, now time.Time) {
 	r.Work, r.Notes, r.Outbox, r.due = nil, store.Notes{}, nil, time.Time{}
 	if !s.is("keeps a cancellation past the outcome") {
@@ -260,7 +260,7 @@ func (s *small) put(ctx context.Context, c store.Claim, notes store.Notes, in st
 	return err
 }
 
-// save checks, and returns what is to be written to a record in that state.
+// save checks, and returns the writes to a record in that state.
 func (s *small) save(c store.Claim, notes store.Notes, in store.State, repeatable bool) (write func(), err error) {
 	bug := map[store.State]string{store.Running: "saves without the fence check", store.Unknown: "strikes without the fence check"}
 	r := s.newest(c, bug[in])

@@ -272,7 +272,7 @@ func earlyTake(f *fixture) {
 	}
 }
 
-// cannotBeTaken requires that a take leaves an accepted record as it is.
+// cannotBeTaken requires that a take leaves an accepted record unchanged.
 func (f *fixture) cannotBeTaken(what string, id store.ID) {
 	f.Helper()
 	was := f.look(id)
@@ -326,7 +326,7 @@ func (f *fixture) workWrites(c store.Claim) map[string]func() error {
 		"Return": func() error { return w.Return(f.ctx, c, 0) },
 		"Cancel": func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
 		"Save":   func() error { return f.saveOnce(f.ctx, c, version(255, "zombie")) },
-		"Amend": func() error { return w.Amend(f.ctx, c, version(255, "zombie")) },
+		"Amend":  func() error { return w.Amend(f.ctx, c, version(255, "zombie")) },
 	}
 }
 

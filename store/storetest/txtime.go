@@ -54,7 +54,7 @@ func (c *txCase[Tx]) settleTx() {
 		running, lapsed, unknown := c.request(c.long), c.request(c.unit), c.request(c.unit)
 		claims := []store.Claim{c.grant(running).Claim(), c.grant(lapsed).Claim(), c.grant(unknown).Claim()}
 		c.pass(1)
-		c.claim(byAnother(unknown)) // parks
+		c.claim(byAnother(unknown)) // marks unknown
 		for _, cl := range claims {
 			was, row := c.read(cl.ID), stet.NewKey()
 			tx, end := c.h.Begin(c, c.store)

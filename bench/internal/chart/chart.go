@@ -1,7 +1,7 @@
 // Package chart draws what a bench measured, as SVG: lines over a number, and bars in groups.
 //
 // A drawing has a background, and colours for light and for dark pages that follow the reader's
-// system, so it can be shown by an <img> in Markdown as it is. Series are told apart by a
+// system, so it can be shown by an <img> in Markdown unchanged. Series are told apart by a
 // marker's shape (lines) and by their order (bars) besides their colour. The same figures give
 // the same bytes, so that a drawing that is kept in the repository changes only with them.
 //
@@ -41,7 +41,7 @@ import (
 // Drawing is Lines or Bars.
 type Drawing interface {
 	// SVG returns the whole document, or an error where the figures cannot be drawn:
-	// none at all, one that is negative or no number, or more series than there are colours.
+	// none, one that is negative or no number, or more series than there are colours.
 	SVG() ([]byte, error)
 }
 

@@ -115,7 +115,7 @@ func (f *flow) command(name string, more ...string) *exec.Cmd {
 	return exec.Command(f.kit.Stet, append([]string{name, "--config", f.kit.Config, "--upstream", "http://" + f.shopAt, "--store", f.kit.Store}, more...)...)
 }
 
-// answer is a response, as far as it is to stay the same.
+// answer is a response, as far unchanged to stay the same.
 type answer struct {
 	status         int
 	body, location string

@@ -47,8 +47,7 @@ func TestStoreMayKeepWorkOrMessagesAlone(t *testing.T) {
 	refused(t, "Accept over a store of messages", err, "does not store work")
 }
 
-// An engine finds what its store can do behind any number of wrappers, if they say what
-// they are in front of.
+// An engine finds the abilities of its store behind any number of wrappers with Unwrap.
 func TestWrapperWithUnwrapKeepsAbilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(memory.Options{})
@@ -73,7 +72,7 @@ func TestWrapperWithUnwrapKeepsAbilities(t *testing.T) {
 		time.Sleep(time.Second + time.Millisecond)
 		complete(t, run, "1")
 		if d := <-waited; d != time.Second+time.Millisecond {
-			t.Errorf("a waiter was told after %v; want when the run ended, as by a store.Watcher", d)
+			t.Errorf("a waiter returned after %v; want at the end of the run, as by a store.Watcher", d)
 		}
 		time.Sleep(60 * 24 * time.Hour)
 		if n := s.Len(); n != 2 { // all but what waits to be run, and to be sent

@@ -22,7 +22,7 @@ import (
 var parcel = stet.Work{Name: "ship", Payload: []byte("order 7")}
 
 // accept accepts op, and returns what a queue would carry.
-// named is the operation as it is called once it was accepted.
+// named is an accepted operation with its name.
 func named(op stet.Op, name string) stet.Op {
 	op.Name = name
 	return op
@@ -91,7 +91,7 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 			t.Fatalf("%+v", st)
 		}
 		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Body) != "shipped" {
-			t.Fatalf("accepted once more: %+v, %v", st, err)
+			t.Fatalf("accepted again: %+v, %v", st, err)
 		}
 		if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
 			t.Fatal("a queue that delivers twice had it done twice")
@@ -367,8 +367,7 @@ func TestRunningOperationIsAskedToEnd(t *testing.T) {
 	if st, err := e.Lookup(t.Context(), it.ID); err != nil || !st.Record.Cancelling || st.Record.Fence != run.Fence() {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	// It did not obey that, and failed in a way that lets it run again: the next
-	// attempt is asked, and so is one that has not begun yet.
+	// The run ignored the request and was released: the next attempt receives it too.
 	if err := run.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +394,7 @@ func TestOnlyAcceptedOperationsAreCancelled(t *testing.T) {
 	}
 	complete(t, run, "done")
 	if st, err := e.Cancel(t.Context(), op.Scope, run.ID()); err != nil || string(st.Outcome.Body) != "done" {
-		t.Errorf("what has ended: %+v, %v", st, err)
+		t.Errorf("an operation that has ended: %+v, %v", st, err)
 	}
 }
 

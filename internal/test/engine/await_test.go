@@ -31,7 +31,7 @@ func TestAwaitIsToldAtOnceOfWhatEndsInThisProcess(t *testing.T) {
 			time.Sleep(time.Minute)
 			complete(t, run, "shipped")
 		},
-		"parked": func(t *testing.T, e *stet.Engine, it stet.Item) {
+		"unknown": func(t *testing.T, e *stet.Engine, it stet.Item) {
 			if err := take(t, e, it).MarkUnknown(t.Context()); err != nil {
 				t.Error(err)
 			}

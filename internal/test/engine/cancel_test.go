@@ -9,9 +9,8 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestCancellingWhatWasGivenBackEndsIt: its run was asked to end, gave up without
-// an effect instead, and nobody runs it now.
-func TestCancellingWhatWasGivenBackEndsIt(t *testing.T) {
+// The run of a cancelled job was released without an effect, and no other run has begun.
+func TestCancelAfterARelease_FailsTheJob(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	st, err := e.Accept(t.Context(), op, stet.Work{Name: "ship"})
 	if err != nil {

@@ -51,7 +51,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 				t.Errorf("%s: the context of a run that is alive ended: %v", way, cause)
 			}
 			if again, err := take(); stet.KindOf(err) != stet.KindInFlight {
-				t.Errorf("%s: a retry meanwhile: %v, %v", way, again, err)
+				t.Errorf("%s: a retry during the run: %v, %v", way, again, err)
 			}
 			if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 				t.Error(way, err)

@@ -81,7 +81,7 @@ func TestErrorsAreFoundInAReplayAsInTheFirstAnswer(t *testing.T) {
 						t.Fatalf("%s, %s, %s: %v", name, way, with, err)
 					}
 					if name == "sentinel" && own.Cause != given { //nolint:errorlint // the very one
-						t.Errorf("%s, %s: the cause is another error than the one that was returned", way, with)
+						t.Errorf("%s, %s: the cause is not the returned error", way, with)
 					}
 					seen[i] = fmt.Sprint(errors.Is(err, errOutOfStock), ok, typed, err, reflect.TypeOf(own.Cause))
 					if errors.Is(err, errOutOfStock) != errors.Is(given, errOutOfStock) || ok && typed.Limit != 3 {

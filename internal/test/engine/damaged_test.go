@@ -161,9 +161,9 @@ var callsOfARecord = map[string]struct {
 	}},
 }
 
-// TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted, whatever is asked of it:
-// that the store cannot read it will not pass, and what became of it is not known.
-func TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted(t *testing.T) {
+// A record that the store cannot decode stays damaged: no call is repeated, and each
+// returns "may have executed".
+func TestDamagedRecord_IsReadOnceAndMayHaveExecuted(t *testing.T) {
 	for name, c := range callsOfARecord {
 		synctest.Test(t, func(t *testing.T) {
 			store := &unreadable{Store: memory.New(memory.Options{})}
@@ -186,9 +186,7 @@ func TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted(t *testing.T) {
 	}
 }
 
-// TestWaiterHearsThatTheRecordWasDamagedMeanwhile, and does not wait for what it
-// will never see.
-func TestWaiterHearsThatTheRecordWasDamagedMeanwhile(t *testing.T) {
+func TestWaiterReturnsIfTheRecordIsDamaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &unreadable{Store: memory.New(memory.Options{})}
 		store.whole.Store(true)
@@ -268,9 +266,9 @@ func (s *partial) Sweep(context.Context, int) (store.Swept, error) {
 	return store.Swept{Purged: 1}, nil
 }
 
-// TestUnreachedRecordEndsNoOtherRun: heartbeats of the others continue, and the lease
-// of the one that could not be reached counts from when it was last renewed.
-func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
+// If one shard is unavailable, the leases of other runs are renewed. The lease of a run
+// on the failed shard counts from its last renewal.
+func TestUnavailableShardEndsNoOtherRun(t *testing.T) {
 	for name, cause := range map[string]error{"a server that is down": errDown, "a damaged record": errUnreadable} {
 		synctest.Test(t, func(t *testing.T) {
 			st := &partial{Store: memory.New(memory.Options{})}
@@ -289,7 +287,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 				t.Errorf("%s: cause %v", name, cause)
 			}
 			if cause := context.Cause(lost.Context()); !errors.Is(cause, stet.ErrLeaseLost) {
-				t.Errorf("%s: the one that the store says is lost: %v", name, cause)
+				t.Errorf("%s: the run whose lease is lost: %v", name, cause)
 			}
 			time.Sleep(2 * time.Minute)
 			for _, run := range others {
@@ -301,8 +299,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 	}
 }
 
-// TestShortOutageOfAPartEndsNothing: what is reached again in time continues.
-func TestShortOutageOfAPartEndsNothing(t *testing.T) {
+func TestShortOutageOfAShardEndsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &partial{Store: memory.New(memory.Options{})}
 		e := newEngine(t, store, stet.Options{SweepEvery: -1})
@@ -345,8 +342,8 @@ func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 	})
 }
 
-// TestWorkThatCannotBeReadHidesNoOther, and is told of.
-func TestWorkThatCannotBeReadHidesNoOther(t *testing.T) {
+// A damaged job is reported to the observer, and the other jobs are returned.
+func TestDamagedJobHidesNoOther(t *testing.T) {
 	var told []observe.Event
 	store := &partial{Store: memory.New(memory.Options{})}
 	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
@@ -364,7 +361,7 @@ func TestWorkThatCannotBeReadHidesNoOther(t *testing.T) {
 		t.Errorf("due are %v, %v", due, err)
 	}
 	if len(told) != 1 || told[0].ID != items[1].ID || stet.KindOf(told[0].Err) != stet.KindDamaged {
-		t.Errorf("told of %+v", told)
+		t.Errorf("reported: %+v", told)
 	}
 }
 

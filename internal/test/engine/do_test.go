@@ -67,7 +67,7 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
 	}()
 	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); stet.KindOf(err) != stet.KindFailed || runs != 0 ||
-		stet.ExecutionOf(err) != stet.MayHaveExecuted { // nobody knows how far it came
+		stet.ExecutionOf(err) != stet.MayHaveExecuted { // the handler may have had an effect
 		t.Fatalf("%v, %d runs", err, runs)
 	}
 }
@@ -124,7 +124,7 @@ func TestRunEndsOnce(t *testing.T) {
 		t.Fatalf("release after settle: %v", err)
 	}
 	if err := run.Context().Err(); err == nil {
-		t.Fatal("the context of an ended run goes on")
+		t.Fatal("the context of an ended run has not ended")
 	}
 	again, err := e.Begin(t.Context(), op)
 	if err != nil || string(again.Outcome().Body) != "a" {

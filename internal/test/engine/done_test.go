@@ -15,8 +15,8 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// holding returns an engine over an SQLite file that somebody holds: a transaction
-// of the same process, or one of another.
+// holding returns an engine over an SQLite file that is locked by a transaction of the
+// same process, or of another.
 func holding(t *testing.T, another bool) *stet.Engine {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "stet.db")
@@ -86,10 +86,10 @@ func (s *undecided) Accept(context.Context, store.ClaimRequest, []byte, time.Dur
 	return store.Record{}, err
 }
 
-// TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt: what a later try did not do, an
+// TestRetry_MayHaveExecutedIfAnyTryMayHave: what a later try did not do, an
 // earlier one may have.
 func TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt(t *testing.T) {
-	lost, waited := errors.New("the reply was lost"), errors.Join(errors.New("it waited in vain"), store.ErrNotDone)
+	lost, waited := errors.New("the reply was lost"), errors.Join(errors.New("it waited too long"), store.ErrNotDone)
 	for _, c := range []struct {
 		errs []error
 		want stet.Execution

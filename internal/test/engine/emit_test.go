@@ -33,7 +33,7 @@ func messages(t *testing.T, e *stet.Engine) (all []stet.Message) {
 	return all
 }
 
-// relays sends what is due of one operation.
+// relays sends the due messages of one operation.
 func relays(t *testing.T, e *stet.Engine) {
 	t.Helper()
 	n, err := e.Relay(t.Context(), 10, time.Nanosecond, func(operations [][]stet.Message, told func(int, error)) error {
@@ -79,7 +79,7 @@ func TestMessagesLeaveWithTheOutcome(t *testing.T) {
 			t.Errorf("the IDs are %q and %q", all[0].ID, all[1].ID)
 		}
 		if again := messages(t, e); len(again) != 0 {
-			t.Errorf("handed out twice at a time: %+v", again)
+			t.Errorf("returned twice at the same time: %+v", again)
 		}
 		time.Sleep(time.Minute) // the relay died
 		again := messages(t, e)
@@ -168,7 +168,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 		})
 	}
 	if all := messages(t, e); len(all) != 1 {
-		t.Errorf("of a run that was released and one that was completed: %+v", all)
+		t.Errorf("of a released and a completed run: %+v", all)
 	}
 	store, etx := bank(t)
 	for _, fails := range []error{down, nil} {
@@ -180,7 +180,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 		}
 	}
 	if all := messages(t, etx); len(all) != 1 {
-		t.Errorf("of a transaction that was rolled back and one that was committed: %+v", all)
+		t.Errorf("of a transaction that was rolled back and another that was committed: %+v", all)
 	}
 }
 
@@ -196,8 +196,8 @@ func TestReplayEmitsNothing(t *testing.T) {
 	}
 }
 
-// What is emitted when the outcome was handed to a transaction would be lost.
-func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
+// A message emitted after SettleTx would be lost, so Emit fails.
+func TestEmitAfterSettleTxFails(t *testing.T) {
 	store, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))
 	out := stet.Outcome{Body: []byte("x")}
@@ -297,7 +297,7 @@ func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
 	}
 }
 
-// forgingOutbox is a store in which somebody has written messages.
+// forgingOutbox is a store with forged messages.
 type forgingOutbox struct {
 	*memory.Store
 	id     store.ID
@@ -359,7 +359,7 @@ func TestWhatIsNotConfirmedIsSentAgain(t *testing.T) {
 	}
 }
 
-// deaf is a store that cannot be told what was sent.
+// deaf is a store whose Relayed fails.
 type deaf struct{ *memory.Store }
 
 func (deaf) Relayed(context.Context, store.Claim, store.Retention) error { return errDown }
@@ -395,8 +395,8 @@ func (s halfDown) DueMessages(ctx context.Context, limit int, again time.Duratio
 	return recs, errors.Join(err, errDown)
 }
 
-// What was returned is not returned again for a while, by any call.
-func TestMessagesOfTheRestLeaveWhileAPartOfTheStoreIsDown(t *testing.T) {
+// Messages of other shards are sent while one shard is unavailable.
+func TestMessagesOfOtherShardsAreSent(t *testing.T) {
 	e := newEngine(t, halfDown{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1})
 	if n, err := e.Relay(t.Context(), 1, time.Minute, nil); n != 0 || stet.KindOf(err) != stet.KindStore {
 		t.Errorf("nothing was found: %d, %v; want the store's error", n, err)

@@ -149,9 +149,8 @@ func TestSweepIsReported(t *testing.T) {
 	})
 }
 
-// TestNoKeyOrBodyIsTold searches everything that is told to observers and
-// callers for what must not get into a log.
-func TestNoKeyOrBodyIsTold(t *testing.T) {
+// Events and errors contain no key and no body, because they are logged.
+func TestEventsAndErrorsContainNoKeyOrBody(t *testing.T) {
 	const key, scope, body = "canary-key", "canary-scope", "canary-body"
 	store := newSpy()
 	var told []string

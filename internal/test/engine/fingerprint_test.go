@@ -27,8 +27,8 @@ func TestDigestsAreFrozen(t *testing.T) {
 	}
 }
 
-// FuzzFingerprint: two requests have one fingerprint only if all their parts are
-// the same, wherever one part ends and the next begins.
+// FuzzFingerprint: two requests have the same fingerprint only if all their parts are the
+// same, also if their concatenations are.
 func FuzzFingerprint(f *testing.F) {
 	f.Add([]byte("POST"), []byte("/a"), []byte("b"), 3)
 	f.Add([]byte(""), []byte(""), []byte(""), 0)

@@ -48,7 +48,7 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 		t.Fatalf("%v, %d rows", err, charges(t, store))
 	}
 	if run.Context().Err() == nil {
-		t.Error("the run goes on")
+		t.Error("the run has not ended")
 	}
 	if err := finish(t, e, run, store, nil); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a second end: %v", err)

@@ -44,3 +44,43 @@ func TestRetryThatFollowsAnotherRequestIsNoMismatch(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// ending is a store in which a transaction of another process ends during the first claim:
+// the store cannot compare its fingerprint any more, and reports the operation as running.
+type ending struct {
+	*memory.Store
+	first store.Fingerprint
+}
+
+func (s ending) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	if req.Fingerprint != s.first {
+		return s.Store.Claim(ctx, req)
+	}
+	time.Sleep(100 * time.Millisecond)
+	return store.Record{ID: req.ID, State: store.Running, InTx: true, Fingerprint: req.Fingerprint}, nil
+}
+
+func TestRetryThatFollowsAnotherRequest_WhileATransactionEnds_IsReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		another := op
+		another.Fingerprint = stet.NewFingerprint([]byte("another"))
+		s := ending{memory.New(memory.Options{}), another.Fingerprint}
+		run, err := newEngine(t, s, stet.Options{SweepEvery: -1}).Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		complete(t, run, "1")
+		e := newEngine(t, s, stet.Options{SweepEvery: -1})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := e.Begin(t.Context(), another); stet.KindOf(err) != stet.KindInFlight {
+				t.Errorf("another request: %v", err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+		if run, err := e.Begin(t.Context(), op); err != nil || !run.Replayed() {
+			t.Errorf("the request that was charged: %v; want its outcome", err)
+		}
+		wg.Wait()
+	})
+}

@@ -103,14 +103,14 @@ func (h *halting) Release(ctx context.Context, c store.Claim, keep store.Retenti
 	return err
 }
 
-// joined reports whether more than the run's end is told: that the release failed.
+// joined reports whether an error also contains the failed release.
 func joined(err error) bool {
 	_, ok := err.(interface{ Unwrap() []error })
 	return ok
 }
 
-// The same claim, sent twice, may yet come: it must find that its owner has been
-// there. Else it would be granted to nobody, and its key become unknown.
+// A claim that was sent twice may arrive again later. It must find the record of its
+// owner; otherwise it would be granted without a run, and its key become unknown.
 func TestRunWhoseClaimWasSentTwiceIsRemembered(t *testing.T) {
 	_, st, wait := later(t, stet.Options{})
 	e := newEngine(t, &halting{Store: st, claims: 1}, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
@@ -154,12 +154,12 @@ func TestRunThatHasDoneAStepIsRemembered(t *testing.T) {
 // second, which comes through.
 type unheard struct {
 	*memory.Store
-	meanwhile func()
+	during func()
 }
 
 func (s *unheard) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
-	if do := s.meanwhile; do != nil {
-		s.meanwhile = nil
+	if do := s.during; do != nil {
+		s.during = nil
 		do()
 		return errors.New("no answer")
 	}
@@ -173,24 +173,24 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A repeated release that finds no record was obeyed the first time. One that finds an
-// outcome was not.
-func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
+// A repeated release that finds no record succeeded the first time. A release that finds
+// an outcome did not.
+func TestLateReleaseIsNotReportedAsSuccessful(t *testing.T) {
 	for name, tc := range map[string]struct {
-		meanwhile func(*testing.T, *unheard, store.Claim)
-		fenced    bool
+		during func(*testing.T, *unheard, store.Claim)
+		fenced bool
 	}{
-		"heeded": {func(t *testing.T, s *unheard, c store.Claim) {
+		"released": {func(t *testing.T, s *unheard, c store.Claim) {
 			must(t, s.Store.Release(t.Context(), c, store.Retention{}))
 		}, false},
-		"heeded, and claimed anew": {func(t *testing.T, s *unheard, c store.Claim) {
+		"released, and claimed again": {func(t *testing.T, s *unheard, c store.Claim) {
 			must(t, s.Store.Release(t.Context(), c, store.Retention{}))
 			req := store.ClaimRequest{ID: c.ID, Owner: store.NewOwner(), Lease: time.Hour}
 			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner {
 				t.Fatal(rec, err)
 			}
 		}, false},
-		"settled by a verdict": {func(t *testing.T, s *unheard, c store.Claim) {
+		"settled by a resolution": {func(t *testing.T, s *unheard, c store.Claim) {
 			must(t, s.Settle(t.Context(), c, store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("1")}}, store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 		}, true},
 		"taken over": {func(t *testing.T, s *unheard, c store.Claim) {
@@ -211,10 +211,10 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 			r := begin(t, e, op)
 			rec, err := s.Read(t.Context(), r.ID())
 			must(t, err)
-			s.meanwhile = func() { tc.meanwhile(t, s, rec.Claim()) }
+			s.during = func() { tc.during(t, s, rec.Claim()) }
 			err = r.Release(t.Context(), stet.Again{})
 			if (stet.KindOf(err) == stet.KindFenced) != tc.fenced || (err == nil) == tc.fenced {
-				t.Errorf("the run was told: %v; want that it was fenced: %v", err, tc.fenced)
+				t.Errorf("the run returned %v; want fenced: %v", err, tc.fenced)
 			}
 			want := observe.Released
 			if tc.fenced {
@@ -227,8 +227,7 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 	}
 }
 
-// Another run under the same key may have executed: the caller must not be told that
-// nothing has.
+// Another run of the same key may have executed, so the error must not say "not executed".
 func TestRunThatWasTakenOverDoesNotAnswerForItsSuccessor(t *testing.T) {
 	e, store, wait := later(t, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain(), Lease: time.Second}})
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// kept is a store that has one record, whatever is asked for.
+// kept is a store that returns the same record for every key.
 type kept struct {
 	*memory.Store
 	rec store.Record

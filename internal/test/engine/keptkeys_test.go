@@ -11,7 +11,7 @@ import (
 
 var awkward = strings.Repeat("\xff&=+%\x00 é", 113) // 1,017 bytes
 
-// A verifier that is asked without a retry is told of what operation, or nothing.
+// A reconciler calls the verifier with scope and key if the policy stores them.
 func TestPolicyKeepsScopeAndKeyForAVerifier(t *testing.T) {
 	secret := stet.Encryption{Keys: []stet.EncryptionKey{{Name: strings.Repeat("k", 32), Secret: make([]byte, 32)}}}
 	both := stet.Policy{KeepScope: true, KeepKey: true}
@@ -87,6 +87,6 @@ func TestReferenceCannotForgeScopeAndKey(t *testing.T) {
 func TestKeyIsNotKeptWithoutItsScope(t *testing.T) {
 	_, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{KeepKey: true}})
 	if stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "KeepScope") {
-		t.Errorf("%v; want to be told that it needs KeepScope", err)
+		t.Errorf("%v; want an error that names KeepScope", err)
 	}
 }

@@ -43,7 +43,7 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	}
 	defer func() { _ = next.Release(t.Context(), stet.Again{}) }()
 	if len(asked) != 1 || asked[0].Op.Name != op.Name || asked[0].Op.Ref != op.Ref || asked[0].Op.Class != "pay" || asked[0].Record.Attempt != 1 {
-		t.Errorf("the verifier was asked about %+v; want what the dead run was called", asked)
+		t.Errorf("the verifier got %+v; want the name of the abandoned run", asked)
 	}
 	if st, err := e.Lookup(t.Context(), run.ID()); err != nil || st.Record.Label.Ref != again.Ref || st.Op != (stet.Op{Class: "pay", Name: again.Name, Ref: again.Ref}) {
 		t.Errorf("%+v, %+v, %v; want the class, the name, and the reference as it was given", st.Record.Label, st.Op, err)

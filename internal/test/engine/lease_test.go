@@ -162,7 +162,7 @@ func TestUnreachableStoreCancelsTheHandlerWithinItsLease(t *testing.T) {
 		if took := time.Since(started); took < 30*time.Second || took > 36*time.Second {
 			t.Fatalf("cancelled after %v of a lease of 30 s", took)
 		}
-		// Nobody else claimed, so the effect that happened is not thrown away.
+		// No other claim was granted, so the outcome of the run is stored.
 		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatalf("late settle: %v", err)
 		}
@@ -177,7 +177,7 @@ func TestLateSettleIsAcceptedFromUnknown(t *testing.T) {
 		store.failExtend.Store(&errDown)
 		time.Sleep(time.Minute)
 		if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindUnknown {
-			t.Fatalf("a retry meanwhile: %v", err)
+			t.Fatalf("a retry during the run: %v", err)
 		}
 		if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("late")}); err != nil {
 			t.Fatalf("late settle: %v", err)
@@ -269,7 +269,7 @@ func TestClaimThatWasNeverHeardOfIsGivenBack(t *testing.T) {
 		store.failClaim.Store(nil)
 		time.Sleep(time.Second)
 		if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 {
-			t.Fatalf("%+v, %v: the orphan was left to be parked", res, err)
+			t.Fatalf("%+v, %v: the lost claim became unknown", res, err)
 		}
 	})
 }
@@ -291,9 +291,8 @@ func TestFailedSettleIsUnknownAndNeverReleased(t *testing.T) {
 	})
 }
 
-// What was said to the caller, that nothing was executed, is made true of the record
-// as soon as the store is back.
-func TestReleaseThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
+// The caller received "not executed", so the record is released when the store is back.
+func TestFailedRelease_IsRepeatedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpy()
 		store.failRelease.Store(&errDown)
@@ -311,8 +310,8 @@ func TestReleaseThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
 	})
 }
 
-// Nor is anyone told that it is being executed when it only could not be marked unknown.
-func TestParkThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
+// Otherwise retries would be refused as in flight until the lease expires.
+func TestFailedMarkUnknown_IsRepeatedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpy()
 		store.failExtend.Store(&errDown)

@@ -27,7 +27,7 @@ func (s tiny) Settle(ctx context.Context, c store.Claim, out store.Settlement, k
 	return s.Store.Settle(ctx, c, out, keep)
 }
 
-// inFront is a wrapper that says what it is in front of.
+// inFront is a store.Wrapper.
 type inFront struct{ store.Store }
 
 func (f inFront) Unwrap() store.Store { return f.Store }
@@ -70,9 +70,8 @@ func TestPolicyAboveTheStoresLimitIsRefused(t *testing.T) {
 	}
 }
 
-// The greatest result that is allowed fits, and a greater one leaves a tombstone: the
-// store is never asked to keep what it cannot.
-func TestDefaultOfASmallStoreIsWhatItKeeps(t *testing.T) {
+// The largest allowed result fits, and a larger one leaves a tombstone.
+func TestDefaultMaxResultIsTheLimitOfTheStore(t *testing.T) {
 	for name, enc := range map[string]stet.Encryption{"plain": {}, "encrypted": {Keys: []stet.EncryptionKey{tinyKey}}} {
 		e, err := stet.New(tiny{memory.New(memory.Options{}), 1000}, stet.Options{Encryption: enc})
 		if err != nil {

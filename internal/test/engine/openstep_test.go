@@ -57,14 +57,14 @@ func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
 		run := take(t, e, it)
 		over := charging(t, run)
 		if run.Declared() != stet.MayHaveExecuted {
-			t.Errorf("%s: the run does not say that it is in doubt", how)
+			t.Errorf("%s: the run does not declare an open step", how)
 		}
 		if err := end(t.Context(), run); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s while a step runs: %v", how, err)
 		}
 		over()
 		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
-			t.Errorf("%s: the doubt is %q", how, st.OpenStep)
+			t.Errorf("%s: the open step is %q", how, st.OpenStep)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
 	status(t, e, it.ID, store.Completed)
 }
 
-// The processor was away, but the store cannot be told so.
+// The step had no effect, but the store does not save that.
 func TestStep_StaysOpenIfItsRemovalIsNotStored(t *testing.T) {
 	st := &forgetful{Store: memory.New(memory.Options{})}
 	e := newEngine(t, st, stet.Options{StoreTimeout: 100 * time.Millisecond})
@@ -128,12 +128,12 @@ func TestOperationWithAnOpenStepCannotBeCancelled(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if st := status(t, e, it.ID, store.Accepted); st.OpenStep != "charge" {
-		t.Errorf("the doubt is %q", st.OpenStep)
+		t.Errorf("the open step is %q", st.OpenStep)
 	}
-	// Whoever takes it knows.
+	// The next run declares it.
 	again, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it)
 	if err != nil || again.Declared() != stet.MayHaveExecuted {
-		t.Fatalf("the next run does not say that it is in doubt: %v", err)
+		t.Fatalf("the next run does not declare the open step: %v", err)
 	}
 	if err := again.Settle(t.Context(), stet.Outcome{}); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("the next run settled it: %v", err)

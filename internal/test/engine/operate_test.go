@@ -44,7 +44,7 @@ func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
 			}
 			err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen())
 			if stet.KindOf(err) != stet.KindFenced {
-				t.Fatalf("resolving what was shown before somebody ran it again: %v", err)
+				t.Fatalf("resolving a record that has run again since it was shown: %v", err)
 			}
 			if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 || res.Value != "charged" {
 				t.Fatalf("%+v, %v, %d runs", res, err, runs)
@@ -67,7 +67,7 @@ func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
 		other := stet.ItHappened(stet.Outcome{Failed: true})
 		for _, v := range []stet.Resolution{other, stet.ItDidNotHappen()} {
 			if err := e.Resolve(t.Context(), dead, "", v); stet.KindOf(err) != stet.KindFenced {
-				t.Fatalf("a second verdict: %v", err)
+				t.Fatalf("a second resolution: %v", err)
 			}
 		}
 		runs := 0
@@ -94,7 +94,7 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := e.Resolve(t.Context(), shown(run), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindFenced {
-			t.Fatalf("resolving what was settled: %v", err)
+			t.Fatalf("resolving a settled record: %v", err)
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 	rec, _ := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "b"), Owner: store.NewOwner(), Lease: time.Nanosecond})
 	for _, err := range []error{
 		e.Resolve(t.Context(), rec, "", stet.CannotKnow()),
-		e.Resolve(t.Context(), rec, "nobody's", stet.ItDidNotHappen()),
+		e.Resolve(t.Context(), rec, "unknown class", stet.ItDidNotHappen()),
 	} {
 		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%v; want KindInvalid", err)
@@ -182,7 +182,7 @@ func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
 		again := die(t, st, op)
 		for _, v := range []stet.Resolution{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
 			if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindFenced {
-				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
+				t.Fatalf("the resolution of an earlier run was applied to this one: %v", err)
 			}
 		}
 		if rec, _ := st.Read(t.Context(), again.ID); rec.Fence != again.Fence || rec.State != store.Running {

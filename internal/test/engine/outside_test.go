@@ -33,10 +33,10 @@ func TestOutcomeOfTheServiceIsTheOutcomeOfTheRun(t *testing.T) {
 		return stet.Outcome{Body: []byte("said")}, errors.New("broken off")
 	})
 	if err != nil || string(out.Body) != "settled" || out.Status != 201 {
-		t.Errorf("the run ended with %+v, %v; want what was settled", out, err)
+		t.Errorf("the run ended with %+v, %v; want the settled outcome", out, err)
 	}
 	if again, err := e.Begin(t.Context(), op); err != nil || !again.Replayed() || string(again.Outcome().Body) != "settled" {
-		t.Errorf("a retry gets %+v, %v; want what was settled", again, err)
+		t.Errorf("a retry gets %+v, %v; want the settled outcome", again, err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestDeadRunThatAServiceSettlesRunsAgain(t *testing.T) {
 			t.Errorf("a retry after the death is attempt %d under fence %d; want the second, above %d", next.Attempt(), next.Fence(), run.Fence())
 		}
 		if err := settleFor(t, st, run, "late"); !errors.Is(err, store.ErrFenced) {
-			t.Errorf("the service of the dead run settles: %v; want it fenced", err)
+			t.Errorf("the service of the expired run settles: %v; want it fenced", err)
 		}
 		if err := settleFor(t, st, next, "second"); err != nil {
 			t.Error(err)
@@ -155,7 +155,7 @@ func TestOutcomeThatComesBetweenTheLastLookAndTheEndIsTheOutcome(t *testing.T) {
 	}
 	out, err := run.Do(t.Context(), nil, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, errors.New("broken off") })
 	if err != nil || string(out.Body) != "late" {
-		t.Errorf("the run ended with %+v, %v; want what was settled", out, err)
+		t.Errorf("the run ended with %+v, %v; want the settled outcome", out, err)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestServicesCannotSettleWhereTheyCannot(t *testing.T) {
 	key := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}
 	for name, o := range map[string]stet.Options{
 		"in clear, of an engine that encrypts": {Encryption: key, Policy: stet.Policy{Outside: true}},
-		"a class of one that encrypts":         {Encryption: key, Classes: map[string]stet.Policy{"c": {Outside: true}}},
+		"a class of an encrypting engine":      {Encryption: key, Classes: map[string]stet.Policy{"c": {Outside: true}}},
 	} {
 		if _, err := stet.New(memory.New(memory.Options{}), o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v; want it refused", name, err)

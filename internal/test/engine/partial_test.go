@@ -67,7 +67,7 @@ func TestRunsGoOnWhileAPartOfTheStoreIsDown(t *testing.T) {
 		}
 		for _, r := range down {
 			if !errors.Is(context.Cause(r.Context()), stet.ErrLeaseLost) {
-				t.Error("a run whose lease nobody has renewed goes on")
+				t.Error("a run without a renewed lease was not cancelled")
 			}
 		}
 	})

@@ -138,8 +138,7 @@ func TestTakeOfAnEngineThatIsClosedUsesUpNoAttempt(t *testing.T) {
 	attempts(t, take(t, newEngine(t, store.Store, stet.Options{}), it), 2, 1)
 }
 
-// What gives a claim back, again and again, spares each attempt once.
-func TestAttemptIsSparedOnce(t *testing.T) {
+func TestRepeatedRelease_ExcludesTheAttemptOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var muted, refused atomic.Int64
 		muted.Store(1)

@@ -51,7 +51,7 @@ func finishes(t *testing.T, run *stet.Lease) {
 		t.Errorf("the step that did not happen: %v, %d runs", err, charged)
 	}
 	if run.Declared() == stet.MayHaveExecuted {
-		t.Error("the run is in doubt")
+		t.Error("the run has an open step")
 	}
 	if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 		t.Error(err)
@@ -73,7 +73,7 @@ func TestOpenStep_RunsAgainAfterItDidNotHappen(t *testing.T) {
 	}
 	wg.Wait()
 	if st := status(t, e, it.ID, store.Accepted); st.OpenStep != "" {
-		t.Errorf("it is in doubt still: %q", st.OpenStep)
+		t.Errorf("a step is still open: %q", st.OpenStep)
 	}
 	finishes(t, take(t, e, it))
 }
@@ -111,7 +111,7 @@ func TestTakeOverDoesNotRepeatAnOpenStep(t *testing.T) {
 			}
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" || st.Record.Attempt != 1 {
-			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.OpenStep)
+			t.Errorf("%s: attempt %d, open step %q", name, st.Record.Attempt, st.OpenStep)
 		}
 		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
@@ -136,8 +136,7 @@ func TestAbandonedRun_WithoutOpenStepRunsAgain(t *testing.T) {
 	take(t, e, it)
 }
 
-// What comes of a run that was believed dead is refused, and does not stop the
-// attempt that has followed it.
+// Writes of a paused run are refused after a resolution, and do not end the next attempt.
 func TestPausedRunCannotRestoreARemovedStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
@@ -148,7 +147,7 @@ func TestPausedRunCannotRestoreARemovedStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = stet.StepOnce(take(t, dying, it).Context(), "charge", func(context.Context) (string, error) {
-			_ = dying.Close() // nobody renews its lease
+			_ = dying.Close() // ends the renewals
 			time.Sleep(time.Minute)
 			if err := e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen()); err != nil {
 				t.Error(err)
@@ -165,7 +164,7 @@ func TestPausedRunCannotRestoreARemovedStep(t *testing.T) {
 	})
 }
 
-// A resolution that could not be written down must not release what is in doubt.
+// If the removal of the open step fails, the record is not released.
 func TestReleaseFollowsTheRemovalOfTheOpenStep(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := diesCharging(t, st)
@@ -179,7 +178,7 @@ func TestReleaseFollowsTheRemovalOfTheOpenStep(t *testing.T) {
 		t.Errorf("Resolve: %v", err)
 	}
 	if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
-		t.Errorf("in doubt is %q", st.OpenStep)
+		t.Errorf("the open step is %q", st.OpenStep)
 	}
 }
 
@@ -208,7 +207,6 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	}
 }
 
-// What is not a step stays in the notes.
 func TestRemovedStepLeavesProgress(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{SweepEvery: -1})

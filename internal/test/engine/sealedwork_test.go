@@ -8,8 +8,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// Of what waits for a worker the store has all that the worker needs: whose it is,
-// its key and its payload. With encryption nobody reads it there.
+// The store has scope, key and payload of a job. With encryption they cannot be read there.
 func TestAcceptedOperationCannotBeReadWithEncryption(t *testing.T) {
 	who := stet.Op{Scope: "scope-canary", Key: "key-canary"}
 	work := stet.Work{Name: "orders", Payload: []byte(`"payload-canary"`)}

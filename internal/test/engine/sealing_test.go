@@ -82,7 +82,7 @@ func TestKeysRotate(t *testing.T) {
 	}
 }
 
-// swapping is a store whose rows somebody has exchanged.
+// swapping is a store with two exchanged rows.
 type swapping struct {
 	*memory.Store
 	result store.Result

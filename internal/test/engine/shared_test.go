@@ -54,14 +54,14 @@ func TestMismatchIsToldToWhoFollowsAReplay(t *testing.T) {
 	})
 }
 
-// marking unknown is a store whose first claim is granted, marked unknown by somebody's sweep,
-// and then reported as failed.
-type parking struct {
+// sweeping is a store whose first claim is granted, marked unknown by a sweep, and then
+// reported as failed.
+type sweeping struct {
 	*memory.Store
 	claims int
 }
 
-func (s *parking) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+func (s *sweeping) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.Store.Claim(ctx, req)
 	if s.claims++; s.claims == 1 {
 		time.Sleep(2 * req.Lease)
@@ -71,11 +71,10 @@ func (s *parking) Claim(ctx context.Context, req store.ClaimRequest) (store.Reco
 	return rec, err
 }
 
-// TestOwnClaimThatWasParkedIsClaimedAgain: nothing ran under a claim whose reply
-// was lost, so that it is no unknown outcome to whoever sent it.
-func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
+// Nothing ran under a claim whose reply was lost, so its own caller may claim again.
+func TestOwnClaimThatBecameUnknownIsClaimedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := &parking{Store: memory.New(memory.Options{})}
+		st := &sweeping{Store: memory.New(memory.Options{})}
 		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: store.MinLease}})
 		runs := 0
 		res, err := stet.Do(t.Context(), e, op, charge(&runs))
@@ -85,8 +84,7 @@ func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
 	})
 }
 
-// unseeing is a store whose transactions begin before they can see what was
-// committed elsewhere.
+// unseeing is a store whose transactions begin before other commits are visible.
 type unseeing struct{ *memory.Store }
 
 func (s unseeing) Read(ctx context.Context, id store.ID) (store.Record, error) {
@@ -126,7 +124,7 @@ func TestTransactionThatRunsInVainRefusesNobodyElse(t *testing.T) {
 			never := func(context.Context, int) (stet.Outcome, error) { t.Error("ran"); return stet.Outcome{}, nil }
 			run, err := txOf(e, store).Run(t.Context(), op, never)
 			if err != nil || !run.Replayed() || string(run.Outcome().Body) != "committed" {
-				t.Errorf("a retry of what was committed: %v", err)
+				t.Errorf("a retry of a committed operation: %v", err)
 			}
 			third := op
 			third.Fingerprint = stet.NewFingerprint([]byte("a third request"))

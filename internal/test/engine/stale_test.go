@@ -63,7 +63,7 @@ func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 			t.Fatalf("%+v, %v, %d runs", res, err, runs)
 		}
 		if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); stet.KindOf(err) != stet.KindFenced {
-			t.Fatalf("the dead run's settle: %v", err)
+			t.Fatalf("the expired run's settle: %v", err)
 		}
 	})
 }
@@ -83,16 +83,16 @@ func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
 	})
 }
 
-// What is said of runs that no verifier knows about is no claim that they did nothing, or
-// that they succeeded.
-func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
+// Policy.Stale applies to every expired run, so it cannot say that they succeeded or had no
+// effect.
+func TestStaleAcceptsOnlyFailuresAndRepetition(t *testing.T) {
 	text := stet.Outcome{Failed: true, Status: 503, Body: []byte("ask us")}
 	for name, c := range map[string]struct {
 		stale stet.Resolution
 		ok    bool
 	}{
 		"none": {ok: true}, "cannot know": {stet.CannotKnow(), true}, "may run again": {stet.MayRunAgain(), true},
-		"failed": {stet.ItHappened(stet.Outcome{Failed: true}), true}, "worded": {stet.ItHappened(text), true},
+		"failed": {stet.ItHappened(stet.Outcome{Failed: true}), true}, "with a body": {stet.ItHappened(text), true},
 		"did not happen": {stet.ItDidNotHappen(), false}, "completed": {stet.ItHappened(stet.Outcome{}), false},
 		"gone": {stet.ItHappened(stet.Outcome{Failed: true, Gone: true}), true}, "a status that is none": {stet.ItHappened(stet.Outcome{Failed: true, Status: 1000}), false},
 		"too large": {stet.ItHappened(stet.Outcome{Failed: true, Body: make([]byte, 1<<20)}), false},
@@ -124,7 +124,7 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 				t.Errorf("settled as %+v; want %+v", out, c.want)
 			}
 			if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 0, nil }); stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted {
-				t.Errorf("settled as %+v, a caller is told %v, %v; want that it failed and may have executed, which nobody knows", c.stale, err, stet.ExecutionOf(err))
+				t.Errorf("settled as %+v, a caller gets %v, %v; want failed, may have executed", c.stale, err, stet.ExecutionOf(err))
 			}
 		}
 	})
@@ -132,19 +132,19 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 
 func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		verdict stet.Resolution
-		err     error
-		runs    int
-		value   string
-		kind    stet.Kind
+		name       string
+		resolution stet.Resolution
+		err        error
+		runs       int
+		value      string
+		kind       stet.Kind
 	}{
-		{name: "it happened", verdict: stet.ItHappened(stet.Outcome{Body: []byte(`"found"`)}), value: "found"},
-		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)}), kind: stet.KindFailed},
-		{name: "it did not happen", verdict: stet.ItDidNotHappen(), runs: 1, value: "charged"},
-		{name: "cannot know", verdict: stet.CannotKnow(), kind: stet.KindUnknown},
-		{name: "error", verdict: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.KindUnknown},
-		{name: "it happened, without a result", verdict: stet.ItHappened(stet.Outcome{})},
+		{name: "it happened", resolution: stet.ItHappened(stet.Outcome{Body: []byte(`"found"`)}), value: "found"},
+		{name: "it failed", resolution: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)}), kind: stet.KindFailed},
+		{name: "it did not happen", resolution: stet.ItDidNotHappen(), runs: 1, value: "charged"},
+		{name: "cannot know", resolution: stet.CannotKnow(), kind: stet.KindUnknown},
+		{name: "error", resolution: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.KindUnknown},
+		{name: "it happened, without a result", resolution: stet.ItHappened(stet.Outcome{})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 				e := newEngine(t, store, stet.Options{Policy: stet.Policy{
 					Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 						asked = st
-						return c.verdict, c.err
+						return c.resolution, c.err
 					},
 				}})
 				dead := die(t, store, op)

@@ -28,7 +28,7 @@ func counted(runs *int, err error) func(context.Context) (string, error) {
 	}
 }
 
-// again gives the run back and takes the operation once more.
+// again releases the run and takes the operation again.
 func again(t *testing.T, e *stet.Engine, run *stet.Lease, it stet.Item) *stet.Lease {
 	t.Helper()
 	if err := run.Release(t.Context(), stet.Again{}); err != nil {
@@ -113,12 +113,12 @@ func TestOpenStep_IsNotRepeated(t *testing.T) {
 		if _, err := stet.StepOnce(run.Context(), "charge", charge); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
 			t.Errorf("after %s, the same step: %v, %d runs", name, err, runs)
 		}
-		// Even where somebody says wrongly that nothing happened.
+		// Also if the caller states, wrongly, that nothing happened.
 		if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
-			t.Errorf("the status names the doubt %q", st.OpenStep)
+			t.Errorf("the status has the open step %q", st.OpenStep)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestCrashInAStepLeavesItOpen(t *testing.T) {
 		}
 		_, err = stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) {
 			charged++
-			_ = dying.Close() // nobody renews its lease
+			_ = dying.Close() // ends the renewals
 			time.Sleep(time.Minute)
 			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("a take, whose policy would run it again: %v", err)
@@ -168,7 +168,7 @@ func TestCrashInAStepLeavesItOpen(t *testing.T) {
 			t.Errorf("the dead one, come back: %v; charged %d times, reserved %d times", err, charged, reserved)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.OpenStep != "charge" {
-			t.Errorf("the status names the doubt %q", st.OpenStep)
+			t.Errorf("the status has the open step %q", st.OpenStep)
 		}
 	})
 }
@@ -194,8 +194,8 @@ func TestStaleRunCannotBeginAStep(t *testing.T) {
 	}
 }
 
-// delaying is a store that holds the first Save back, whose caller is told that it
-// failed, until the gate is opened.
+// delaying is a store whose first Save returns an error, and is carried out when the gate
+// opens.
 type delaying struct {
 	*memory.Store
 	saves   *atomic.Int32
@@ -369,7 +369,7 @@ func TestProgressIsWrittenOnceASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := status(t, e, it.ID, store.Running).Progress; p.Message != "item 999" {
-			t.Errorf("what came in between was not written with the step: %+v", p)
+			t.Errorf("the last progress was not written with the step: %+v", p)
 		}
 		for fraction, want := range map[float64]float64{-1: 0, 2: 1, math.Inf(1): 1, math.NaN(): 0} {
 			time.Sleep(time.Second)
@@ -432,7 +432,7 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	if err != nil || bytes.Contains(rec.Notes.Data, []byte("4242")) || bytes.Contains(rec.Work, []byte("order 7")) || bytes.Contains(rec.Work, []byte("acct_1")) {
 		t.Fatalf("the store has the notes %q and the work %q, %v", rec.Notes.Data, rec.Work, err)
 	}
-	// Somebody copies the notes of one operation over those of the other.
+	// The notes of one operation are copied over those of the other.
 	owner := store.NewOwner()
 	theirs, err := st.Take(t.Context(), store.TakeRequest{ID: claims[1].ID, Owner: owner, Lease: time.Minute})
 	if err != nil {
@@ -450,8 +450,8 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	}
 }
 
-// TestReportedProgressTakesNothingFromTheRun: what another process reports of a run must not
-// be taken for what the run itself stores, or a step in doubt would be forgotten.
+// Progress that another process reports must not replace notes of the run, or an open step
+// would be lost.
 func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
@@ -461,7 +461,7 @@ func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
 	}
 	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) {
 		if st := status(t, e, it.ID, store.Running); st.OpenStep != "charge" {
-			t.Errorf("while the step goes on the record says %q of it", st.OpenStep)
+			t.Errorf("during the step the record has the open step %q", st.OpenStep)
 		}
 		if _, err := e.Progress(t.Context(), run.Claim, true, 0.7, "reported"); err != nil {
 			t.Error(err)
@@ -472,7 +472,7 @@ func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
 		return 1, nil
 	})
 	if st := status(t, e, it.ID, store.Running); err != nil || st.OpenStep != "" {
-		t.Errorf("after the step: %q is in doubt, %v", st.OpenStep, err)
+		t.Errorf("after the step: %q is open, %v", st.OpenStep, err)
 	}
 	complete(t, run, "x")
 }

@@ -23,7 +23,7 @@ func TestNameOfAStepIsUsedOnceInAnAttempt(t *testing.T) {
 				}
 			}
 			if runs != 1 || run.Declared() == stet.MayHaveExecuted {
-				t.Errorf("%d runs, in doubt: %v", runs, run.Declared() == stet.MayHaveExecuted)
+				t.Errorf("%d runs, may have executed: %v", runs, run.Declared() == stet.MayHaveExecuted)
 			}
 			run = again(t, e, run, it)
 		}

@@ -54,8 +54,8 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 	}
 }
 
-// Nobody knows whether the transaction was committed: the run writes nothing over
-// what it may have stored, and the next attempt finds out.
+// The transaction may be committed. The run does not overwrite its notes, and the next
+// attempt reads them.
 func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
 		st, _ := bank(t)
@@ -80,7 +80,7 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 		if fault == storetest.FailAfter {
 			other := 0
 			if _, err := stet.Step(run.Context(), "another", counted(&other, nil)); stet.KindOf(err) != stet.KindStore {
-				t.Errorf("another step of the same run: %v; it would be written over what is not known", err)
+				t.Errorf("another step of the same run: %v; it would overwrite unknown notes", err)
 			}
 		}
 		run = again(t, e, run, it)
@@ -90,7 +90,7 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 	}
 }
 
-// What was rolled back for certain leaves no doubt about the notes.
+// After a certain rollback, the notes are known.
 func TestTransactionalStepWhoseResultDoesNotFit(t *testing.T) {
 	st, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))

@@ -35,7 +35,7 @@ func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
 				t.Fatalf("%v", items)
 			}
 			if items := due(t, e, time.Minute); len(items) != 0 {
-				t.Fatalf("handed out a moment ago: %v", items)
+				t.Fatalf("returned again too early: %v", items)
 			}
 			time.Sleep(time.Minute)
 		}
@@ -111,7 +111,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 		}
 	}
 	if err := run.Release(t.Context(), stet.Again{After: store.MaxDelay}); err != nil {
-		t.Errorf("after what was refused, the run should go on: %v", err)
+		t.Errorf("the run did not continue after a refused step: %v", err)
 	}
 	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a second return: %v", err)
@@ -133,9 +133,9 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	}
 }
 
-// A queue may hold an item of long ago, whose key somebody has used again for
-// an operation that was not accepted. That is none of a worker's.
-func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
+// A queue may hold an old item whose key was used again without Accept. A worker must not
+// run it.
+func TestOperationThatWasNotAcceptedIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}})
@@ -158,7 +158,7 @@ func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 			t.Errorf("when its run has died: %v", err)
 		}
 		if rec, err := st.Read(t.Context(), it.ID); err != nil || rec.State != store.Unknown {
-			t.Errorf("a worker decided on what was not accepted: %v, %v", rec.State, err)
+			t.Errorf("a worker changed an operation that was not accepted: %v, %v", rec.State, err)
 		}
 	})
 }
@@ -175,12 +175,12 @@ func TestOneWorkerTakesIt(t *testing.T) {
 		}
 		runs := 0
 		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindInFlight || runs != 0 {
-			t.Errorf("a call of the API meanwhile: %v, %d runs", err, runs)
+			t.Errorf("a call of the API during the run: %v, %d runs", err, runs)
 		}
 		mismatch := op
 		mismatch.Fingerprint = stet.NewFingerprint([]byte("another request"))
 		if _, err := stet.Do(t.Context(), e, mismatch, charge(&runs)); stet.KindOf(err) != stet.KindMismatch || runs != 0 {
-			t.Errorf("another request meanwhile: %v, %d runs", err, runs)
+			t.Errorf("another request during the run: %v, %d runs", err, runs)
 		}
 	}
 	complete(t, run, `"shipped"`)
@@ -220,7 +220,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 		result string
 		kind   stet.Kind
 	}{
-		"parked":                   {stet.Policy{}, store.Unknown, "", stet.KindUnknown},
+		"unknown":                  {stet.Policy{}, store.Unknown, "", stet.KindUnknown},
 		"taken over":               {stet.Policy{Stale: stet.MayRunAgain()}, store.Running, "", 0},
 		"failed":                   {stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}, store.Failed, "", 0},
 		"found in the books":       {stet.Policy{Verify: happened}, store.Completed, "in the books", 0},
@@ -270,11 +270,11 @@ func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if items := due(t, e, time.Second); len(items) != 0 {
-			t.Fatalf("due while nobody knows: %v", items)
+			t.Fatalf("due while unknown: %v", items)
 		}
 		again, err := e.Accept(t.Context(), op, parcel)
 		if err != nil || again.New || again.Record.State != store.Unknown {
-			t.Fatalf("accepted again while nobody knows: %+v, %v", again, err)
+			t.Fatalf("accepted again while unknown: %+v, %v", again, err)
 		}
 		if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); err != nil {
 			t.Fatal(err)
@@ -306,7 +306,7 @@ func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
 		time.Sleep(30 * 24 * time.Hour)
 		status(t, e, it.ID, store.None)
 		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindFenced {
-			t.Errorf("a take of what is forgotten: %v", err)
+			t.Errorf("a take of a deleted record: %v", err)
 		}
 	})
 }
@@ -382,8 +382,7 @@ func workIsNotInTheClear(t *testing.T) {
 	}
 }
 
-// swappedWork is a store in which somebody has copied the work of an operation
-// over that of another one.
+// swappedWork is a store in which the work of one operation was copied over another's.
 type swappedWork struct {
 	*memory.Store
 	to, from store.ID
@@ -424,7 +423,7 @@ func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
 	}
 }
 
-// Otherwise it would be there permanently: nobody can run it.
+// It cannot run, and would otherwise stay permanently.
 func TestDamagedWorkCanBeCancelled(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := accept(t, newEngine(t, st, encrypted(secret("lost", 1))), op, parcel)
@@ -458,7 +457,7 @@ func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
 		if err := run.Release(t.Context(), stet.Again{After: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		early("given back for later")
+		early("released for later")
 		if items := due(t, e, time.Hour); len(items) != 1 { // returned: that is no reason to wait
 			t.Fatalf("%v", items)
 		}

@@ -10,8 +10,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// A replay is told the trace of the run that it is of, whatever has begun that.
-func TestReplayIsToldTheTraceOfItsRun(t *testing.T) {
+func TestReplayReturnsTheTraceOfItsRun(t *testing.T) {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
 	if err != nil {
 		t.Fatalf("New: %v", err)
@@ -26,14 +25,14 @@ func TestReplayIsToldTheTraceOfItsRun(t *testing.T) {
 		ctx := observe.WithTrace(t.Context(), &observe.Trace{Run: func() string { return c.trace }, Replayed: func(s string) { told += s }})
 		for range 2 {
 			if told != "" {
-				t.Errorf("%s: the first run was told of a trace: %q", name, told)
+				t.Errorf("%s: the first run got a trace: %q", name, told)
 			}
 			if _, err := stet.Do(ctx, engine, stet.Op{Scope: "s", Key: name}, func(context.Context) (int, error) { return 1, nil }); err != nil {
 				t.Fatalf("Do: %v", err)
 			}
 		}
 		if told != c.want {
-			t.Errorf("%s: the replay was told %q; want %q", name, told, c.want)
+			t.Errorf("%s: the replay got %q; want %q", name, told, c.want)
 		}
 	}
 }

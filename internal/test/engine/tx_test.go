@@ -150,9 +150,8 @@ func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
 	}
 }
 
-// lostCommit never hears of its commits.
-// vain is a store whose transaction turns out to be without effect: other has settled the
-// operation in the meantime.
+// vain is a store whose transaction has no effect, because another run has settled the
+// operation.
 type vain struct {
 	*sqlite.Store
 	other func()
@@ -162,7 +161,7 @@ func (s vain) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Rete
 	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	if _, err := s.Store.RunTx(ctx, req, keep, func(ctx context.Context, tx *sql.Tx, rec store.Record) (store.Settlement, error) {
 		_, err := fn(ctx, tx, rec)
-		return store.Settlement{}, errors.Join(err, errors.New("in vain"))
+		return store.Settlement{}, errors.Join(err, errors.New("without effect"))
 	}); err == nil {
 		return store.Record{}, errors.New("it was committed")
 	}

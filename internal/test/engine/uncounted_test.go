@@ -7,8 +7,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// A message waits for an hour that the service is down, and is tried now and then: that
-// must not use up what it is allowed.
+// Attempts while the service is down must not count towards the limit of a message.
 func TestAttemptThatIsReleasedUncountedDoesNotCount(t *testing.T) {
 	for name, p := range map[string]stet.Policy{"remembered": {}, "forgotten": {ForgetReleased: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +47,7 @@ func TestAttemptThatIsReleasedUncountedDoesNotCount(t *testing.T) {
 				}
 				run = begin()
 				if v, err := stet.StepOnce(run.Context(), "reserve", counted(&runs, nil)); err != nil || v != "run 1" {
-					t.Fatal("what a run has noted down is gone:", v, err)
+					t.Fatal("the notes of a run are lost:", v, err)
 				}
 				yield(t, run)
 				run = begin()

@@ -109,7 +109,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if run.Context().Err() == nil {
-			t.Error("the run's context goes on")
+			t.Error("the run's context has not ended")
 		}
 		for _, err := range []error{run.MarkUnknown(t.Context()), run.Release(t.Context(), stet.Again{}), run.Settle(t.Context(), stet.Outcome{})} {
 			if stet.KindOf(err) != stet.KindInvalid {
@@ -120,8 +120,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 	})
 }
 
-// vanishing is a store that somebody else writes to just before leases are
-// extended.
+// vanishing is a store that another process writes to just before leases are extended.
 type vanishing struct{ *memory.Store }
 
 func (s vanishing) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {

@@ -66,7 +66,7 @@ func TestOutcomeThatCannotBeKeptIsNeverLostInSilence(t *testing.T) {
 		"status":          {stet.Outcome{Status: 1000}, "status 1000"},
 		"negative status": {stet.Outcome{Status: -1}, "status -1"},
 		"no name":         {stet.Outcome{Trailer: []store.Field{{}}}, "has no name"},
-		"face":            {stet.Outcome{Adapter: 99}, "face(99)"},
+		"adapter":         {stet.Outcome{Adapter: 99}, "adapter(99)"},
 		"reason":          {stet.Outcome{Reason: 99}, "reason(99)"},
 		"none to keep":    {stet.Outcome{Gone: true}, ""},
 	} {

@@ -44,19 +44,19 @@ func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 	}
 }
 
-// Of what it settles, the notes do not matter.
+// ItHappened does not need the notes.
 func TestVerifierIsAskedThoughTheNotesCannotBeRead(t *testing.T) {
 	st := memory.New(memory.Options{})
-	verdict := stet.ItDidNotHappen()
-	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return verdict, nil }}})
+	resolution := stet.ItDidNotHappen()
+	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return resolution, nil }}})
 	run := begin(t, e, op)
 	if err := errors.Join(st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false), run.MarkUnknown(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindDamaged {
-		t.Errorf("it did not happen, though what was done cannot be told: %v; want it damaged", err)
+		t.Errorf("it did not happen, although the notes cannot be read: %v; want it damaged", err)
 	}
-	verdict = stet.ItHappened(stet.Outcome{Body: []byte("found")})
+	resolution = stet.ItHappened(stet.Outcome{Body: []byte("found")})
 	if again, err := e.Begin(t.Context(), op); err != nil || !again.Replayed() || string(again.Outcome().Body) != "found" {
 		t.Errorf("%+v, %v; want a replay of what the verifier found", again, err)
 	}

@@ -80,7 +80,7 @@ func TestWaiterGetsTheOutcome(t *testing.T) {
 				}
 				wg.Wait()
 				if late := time.Since(settled); late > time.Second {
-					t.Errorf("the waiters were told %v late", late)
+					t.Errorf("the waiters returned %v late", late)
 				}
 			})
 		})

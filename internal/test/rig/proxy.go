@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Proxy forwards TCP connections to a server, and spoils them when told to.
+// Proxy forwards TCP connections to a server, and damages them when told to.
 type Proxy struct {
 	target   string
 	addr     string
@@ -239,7 +239,7 @@ func (g *gate) Write(b []byte) (int, error) {
 // whose completion has a tag that begins with command, such as "COMMIT" or
 // "INSERT": the server commits, and then the connection is reset on both sides
 // instead of the reply being forwarded. Of commands inside a transaction, only
-// COMMIT counts: the reply to another one leaves nothing in doubt. It replaces
+// COMMIT counts: the reply to another one leaves nothing unknown. It replaces
 // what an earlier call arranged; n = 0 ends it. It is for proxies of PostgreSQL.
 func (p *Proxy) LoseReplies(command string, n int) { p.setLoss(&p.replies, command, n) }
 

@@ -97,7 +97,7 @@ func TestLostReplyIsOfACommitThatHappenedAndALostRequestOfOneThatDidNot(t *testi
 
 				n++
 				if err := way.do(t.Context(), connect(t, Through(p.Addr(), url)), n); err != nil {
-					t.Fatal("when nothing is to be lost: ", err)
+					t.Fatal("when nothing must be lost: ", err)
 				}
 			}
 		})

@@ -95,7 +95,7 @@ func TestEveryTestHasItsOwnDatabase(t *testing.T) {
 	s := Postgres(t)
 	a, b := s.Database(t), s.Database(t)
 	if a == b || s != Postgres(t) {
-		t.Fatal("databases are to differ, and the server is to be one")
+		t.Fatal("databases are to differ, and the server must be one")
 	}
 	for _, url := range []string{a, b} {
 		do(t, connect(t, url), "CREATE TABLE same_name ()")

@@ -35,7 +35,7 @@ func (s *Server) base() *Server { return s }
 
 type runner struct{ m interface{ Run() int } }
 
-// Main wraps m so that its Run ends all servers after the last test. It is to be
+// Main wraps m so that its Run ends all servers after the last test. It must be
 // used in TestMain, by itself as os.Exit(rig.Main(m).Run()), or together with
 // goleak as goleak.VerifyTestMain(rig.Main(m)).
 func Main(m *testing.M) interface{ Run() int } {

@@ -3,7 +3,7 @@
 #
 # Hundreds of tests start servers, kill processes and wait for leases to run out, many of
 # them at a time. One that fails there is run by itself five times. If all five pass, it
-# is named as unsteady in the last lines, and the run does not fail for it: it is to be
+# is named as unsteady in the last lines, and the run does not fail for it: it must be
 # looked into, as it may show a defect that is rare. There is no second look at a data
 # race, a panic, goroutines left over, a package that fails as a whole, or more than three
 # tests.

@@ -62,7 +62,7 @@ func (p *Proxy) startup(l *link) error {
 	}
 }
 
-// forwardRequests forwards a client's messages until one is to be lost.
+// forwardRequests forwards a client's messages until one must be lost.
 func (p *Proxy) forwardRequests(to io.Writer, from io.Reader) error {
 	r := bufio.NewReaderSize(from, peeked)
 	w := bufio.NewWriterSize(to, 32<<10)
@@ -119,7 +119,7 @@ func firstWord(statement string) string {
 }
 
 // forwardReplies forwards the server's messages. From the completion of a
-// command whose reply is to be lost it keeps them until ReadyForQuery, which
+// command whose reply must be lost it keeps them until ReadyForQuery, which
 // says whether the command has been committed by itself.
 func (p *Proxy) forwardReplies(to io.Writer, from io.Reader) error {
 	r := bufio.NewReaderSize(from, 32<<10)

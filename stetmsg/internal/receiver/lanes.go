@@ -29,7 +29,7 @@ type Lanes struct {
 	wg      sync.WaitGroup // goroutines
 }
 
-// Job is what is to be done with a message.
+// Job is the work to do with a message.
 type Job interface {
 	Run()
 	// Pulse keeps the message in flight until Run does.

@@ -11,7 +11,7 @@ DO $stet$ BEGIN
 END $stet$;
 
 -- Fences of all keys are drawn from one sequence, so that a fence grows with
--- every claim of a key even when its record was forgotten meanwhile. CACHE 1:
+-- every claim of a key even when its record was forgotten in the meantime. CACHE 1:
 -- numbers that a session had set aside would come out of order.
 CREATE SEQUENCE "stet"."records_fence" AS bigint CACHE 1 NO CYCLE;
 

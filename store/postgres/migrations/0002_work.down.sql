@@ -1,4 +1,4 @@
--- Loses operations that were accepted and have not ended, so that whoever sends one
+-- Loses operations that were accepted and have not ended, so that a client that sends one
 -- again has it run, and messages that have not left.
 DELETE FROM "stet"."records" WHERE state = 6;
 UPDATE "stet"."records" SET forget_at = now() + interval '30 days', due_at = least(due_at, now() + interval '30 days')

@@ -173,7 +173,7 @@ BEGIN
 	number := "stet"."stet_number"("stet"."stet_own"('run'::text, ARRAY[this]));
 	half := ("stet"."stet_number"("stet"."stet_own"('finger'::text, ARRAY[this])) << 32 >> 32)::integer;
 	print := ("stet"."stet_number"("stet"."stet_digest"(ARRAY[finger])) << 32 >> 32)::integer;
-	-- Each statement sees what was committed before it began. What changes meanwhile is
+	-- Each statement sees what was committed before it began. What changes in the meantime is
 	-- looked at again.
 	FOR try IN 1..16 LOOP
 		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,

@@ -15,7 +15,7 @@ end
 local lease = now + ARGV[5]
 rec = head .. ARGV[2] .. ARGV[4] .. scope .. struct.pack('>I8I4I8', grant(KEYS[5], last), attempt, now) .. tail(lease, 0, 0, 0) .. ARGV[7]
 redis.call('SET', KEYS[1], rec)
-if head:byte(3) >= 4 then redis.call('PERSIST', KEYS[2]) end -- what an earlier run has noted down
+if head:byte(3) >= 4 then redis.call('PERSIST', KEYS[2]) end -- what an earlier run has stored
 redis.call('ZADD', KEYS[3], string.format('%d', lease), ARGV[1])
 redis.call('ZADD', KEYS[4], '0', ARGV[1])
 return {now, rec}

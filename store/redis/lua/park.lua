@@ -5,7 +5,7 @@ for i = 1, #KEYS, 3 do
 	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 2) / 3 + 1]
 	local rec, damaged = load(key)
 	if damaged then
-		redis.call('ZADD', index, 'inf', id) -- for an operator; the sweep goes on
+		redis.call('ZADD', index, 'inf', id) -- for an operator; the sweep continues
 	elseif rec and rec:byte(2) == RUNNING then
 		local lease = struct.unpack('>I8', rec, 105)
 		if lease <= now then

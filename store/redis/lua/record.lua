@@ -4,7 +4,7 @@
 -- and from 137 on, unless all of it is empty, its label: class, name and reference, each
 -- behind its length, which has one byte, and of the reference two.
 -- Flags, a sum: 1 the result is gone, 2 a caller watches the run, 4 it has work, which
--- is to be run, or once it is settled to be sent, 8 its cancellation was asked for,
+-- must be run, or once it is settled to be sent, 8 its cancellation was asked for,
 -- 16 it has notes, 32 it runs and may be repeated. With any from 4 on it is of version 2, which programs refuse that
 -- do not know of them. Of a settled record the lease is how many replicas are known
 -- to have it, and of an accepted one when it can be taken.
@@ -42,7 +42,7 @@ end
 
 local function settled(state) return state == COMPLETED or state == FAILED end
 
--- queuename is the name by which a record waits: its own, but what is to be sent has none.
+-- queuename is the name by which a record waits: its own, but messages to send has none.
 local function queuename(rec)
 	if settled(rec:byte(2)) or #rec == 136 then return '' end
 	local class = rec:byte(137)
@@ -103,10 +103,10 @@ local function become(state, rec)
 end
 
 -- repeatable reports whether a record is of a run that may be repeated. Such a run is in
--- the queue of what is to be run.
+-- the queue of operations to run.
 local function repeatable(rec) return rec:byte(2) == RUNNING and rec:byte(3) >= 32 end
 
--- park makes a dead run's record unknown, or accepted if the run may be repeated, and
+-- park makes an expired run's record unknown, or accepted if the run may be repeated, and
 -- returns it.
 local function park(rec, key, index, channel, id)
 	local parked

@@ -1,5 +1,5 @@
 -- KEYS record, result, index, list, queues, perhaps schedules. ARGV id, fence, channel,
--- shard, keep, after. Without keep only an accepted operation is given back. Returns
+-- shard, keep, after. Without keep only an accepted operation is released. Returns
 -- 0 if fenced, the name of a record that waits for a worker, else 1.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end

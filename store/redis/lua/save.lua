@@ -1,4 +1,4 @@
--- KEYS record, result, the queues of what is to be run, perhaps schedules. ARGV fence, notes,
+-- KEYS record, result, the queues of operations to run, perhaps schedules. ARGV fence, notes,
 -- the state that it is in, whether its run may be repeated, id, shard. Returns 0 if fenced,
 -- the name of one that waits to be run again when its lease has run out and did not
 -- before, else 1.

@@ -1,4 +1,4 @@
--- KEYS record, result, index, list, the queues of what is to be run; with an outbox, also
+-- KEYS record, result, index, list, the queues of operations to run; with an outbox, too
 -- that, its queues and perhaps schedules. ARGV id, fence, state, gone, result, keep result, keep tombstone, channel;
 -- with an outbox, also that and the shard. Returns 1, or 0 if fenced.
 local rec, damaged = load(KEYS[1])

@@ -1,4 +1,4 @@
--- KEYS record. ARGV fence, state, replicas. Writes a record again as it is, so
+-- KEYS record. ARGV fence, state, replicas. Writes a record again unchanged, so
 -- that WAIT has a write to wait for; or if replicas is not 0, notes in a settled
 -- one how many have it. Returns 1, or 0 if the record has changed.
 local rec, damaged = load(KEYS[1])

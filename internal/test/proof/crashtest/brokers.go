@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/internal/test/rig"
 )
 
-// StartRabbitMQ starts RabbitMQ on r, with durable queues. It is to be restarted
+// StartRabbitMQ starts RabbitMQ on r, with durable queues. It must be restarted
 // properly: of a quorum queue, RabbitMQ 3.10 on one node may find no leader after
 // SIGKILL.
 func StartRabbitMQ(ctx context.Context, r *rig.Rig, queues ...string) (*rig.RabbitMQServer, error) {

@@ -1,7 +1,7 @@
 // Package crashtest is the kernel of the crash tests: it says whether an effect happens once, and is told
 // truly, whatever dies. Workloads (payments, messages, async) bring what is done; the kernel brings the rest.
 //
-// A Crash test has processes in lanes. Each is given a Visit: the fault point, and the visit of it, at which it
+// A Killer has processes in lanes. Each is given a Visit: the fault point, and the visit of it, at which it
 // kills itself, or stops itself for longer than its lease, continues, and dies later; one that does not come by
 // is killed where it is. A Plan gives out every visit in turn until there were enough kills; the processes
 // after that live until they are told to end. In the meantime Faults befall them from outside: servers that are

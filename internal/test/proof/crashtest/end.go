@@ -103,7 +103,7 @@ func (j *judge) names(s *subject, of []string) {
 }
 
 // cancelled judges an operation that was cancelled: what is one write, or one
-// charge, was not done, and of steps none that is in doubt was begun.
+// charge, was not done, and of steps none that is unknown was begun.
 func (j *judge) cancelled(s *subject, all map[string][]string) {
 	j.v.Cancelled++
 	if s.looked.Why != WhyCancelled {

@@ -31,7 +31,7 @@ func around(rng *rand.Rand, d time.Duration) time.Duration {
 }
 
 // KillServer kills a server that many times, and starts it.
-func (s *Siege) KillServer(ctx context.Context, rng *rand.Rand, server Server, times int) error {
+func (s *Killer) KillServer(ctx context.Context, rng *rand.Rand, server Server, times int) error {
 	for done := 0; done < times && ctx.Err() == nil; done++ {
 		_ = crash.Pause(ctx, around(rng, 2*serverPause))
 		if err := errors.Join(server.Kill(), server.Start(ctx)); err != nil {
@@ -43,7 +43,7 @@ func (s *Siege) KillServer(ctx context.Context, rng *rand.Rand, server Server, t
 }
 
 // StopSome stops processes that many times for longer than their lease.
-func (s *Siege) StopSome(ctx context.Context, rng *rand.Rand, lease time.Duration, times int) error {
+func (s *Killer) StopSome(ctx context.Context, rng *rand.Rand, lease time.Duration, times int) error {
 	for done := 0; done < times && ctx.Err() == nil; {
 		_ = crash.Pause(ctx, around(rng, faultPause))
 		p := s.Lanes[rng.IntN(len(s.Lanes))].Process()
@@ -60,7 +60,7 @@ func (s *Siege) StopSome(ctx context.Context, rng *rand.Rand, lease time.Duratio
 }
 
 // FailNetwork has a network fail in all the ways that it knows, that many times.
-func (s *Siege) FailNetwork(ctx context.Context, rng *rand.Rand, n *Network, times int) error {
+func (s *Killer) FailNetwork(ctx context.Context, rng *rand.Rand, n *Network, times int) error {
 	for i := 0; i < times && ctx.Err() == nil; i++ {
 		_ = crash.Pause(ctx, around(rng, faultPause))
 		f := networkFaults[i%len(networkFaults)]
@@ -77,7 +77,7 @@ func (s *Siege) FailNetwork(ctx context.Context, rng *rand.Rand, n *Network, tim
 }
 
 // FillDisk fills a disk that many times and makes room again.
-func (s *Siege) FillDisk(ctx context.Context, rng *rand.Rand, d *Disk, times int) error {
+func (s *Killer) FillDisk(ctx context.Context, rng *rand.Rand, d *Disk, times int) error {
 	for done := 0; done < times && ctx.Err() == nil; done++ {
 		_ = crash.Pause(ctx, around(rng, faultPause))
 		if err := d.fill(); err != nil {

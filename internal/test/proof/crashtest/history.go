@@ -42,7 +42,7 @@ const (
 const (
 	whyMismatch = "mismatch"
 	whyFenced   = "fenced"
-	whyNothing  = "nothing done" // the call had no effect at all
+	whyNothing  = "nothing done" // the call had no effect
 
 	WhyCancelled = "cancelled" // of a record that was looked at
 )
@@ -81,8 +81,8 @@ type Event struct {
 	Said    *Charge `json:"said,omitempty"`    // and what was charged
 
 	// Of outcomes, in responses and in records.
-	Of    []string `json:"of,omitempty"`    // the IDs of the effects that it is of
-	By    string   `json:"by,omitempty"`    // "" if its run has settled it
+	Of       []string `json:"of,omitempty"`    // the IDs of the effects that it is of
+	By       string   `json:"by,omitempty"`    // "" if its run has settled it
 	OpenStep string   `json:"doubt,omitempty"` // the part of which it is not known whether it was done
 
 	// Of deaths.

@@ -17,7 +17,7 @@ import (
 
 // Visit is where a process is to die.
 type Visit struct {
-	Point fault.Point   // "" not at all
+	Point fault.Point   // "" not
 	N     int           // at which visit of it, from 1
 	Stop  time.Duration // if it is not 0: it stops there for so long, continues as if nothing had been, and dies soon after
 }

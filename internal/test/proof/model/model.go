@@ -70,7 +70,7 @@ const (
 	claiming
 	running    // has the claim, and has done nothing yet
 	settling   // of its own run
-	releasing  // likewise
+	releasing  // the same
 	asking     // the verifier about an expired run
 	resolving  // settles an expired run (out) or releases it
 	abandoning // has given up on a claim that may have been granted

@@ -109,7 +109,7 @@ func (s *state) renameFences() {
 	}
 	s.refused &= acting
 	s.parked &= acting | s.effects | bit(s.rec.fence)
-	named |= 1 // no fence at all
+	named |= 1 // no fence
 	if named&(named+1) == 0 {
 		return // no gaps
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// end lets faults end, has everybody ask once more, and judges the whole.
+// end lets faults end, has everybody ask again, and judges the whole.
 func (w *world) end(seed uint64) Report {
 	if w.settle(); w.violation == "" {
 		w.calm()
@@ -23,7 +23,7 @@ func (w *world) end(seed uint64) Report {
 	return Report{Seed: seed, Violation: w.violation, Detail: w.detail, Hash: w.hash, Count: w.count, Log: w.log, setup: w.setup, script: w.script}
 }
 
-// atLast has everybody ask once more.
+// atLast has everybody ask again.
 func (w *world) atLast() {
 	if w.setup.work {
 		w.finish()

@@ -72,7 +72,7 @@ type told struct {
 	// meets is that a run of the key was going on in the same process when
 	// the client came.
 	meets bool
-	// against is that, likewise, a transaction which asks for something else
+	// against is also that a transaction which asks for something else
 	// was at work.
 	against bool
 	process *process

@@ -206,7 +206,7 @@ func outcomeText(out stet.Outcome) string {
 
 // lastRounds is within how many quanta, at one round of work in each, everything
 // has come to its end once faults have: what waits and what is returned again,
-// twice for an operation that was in doubt, and a verifier that does not know yet.
+// twice for an operation that was unknown, and a verifier that does not know yet.
 const lastRounds = 9
 
 // finish has every operation run and every message sent, and everybody ask.
@@ -298,7 +298,7 @@ func (w *world) resolvable(rec store.Record) bool {
 	switch w.setup.class {
 	case "park":
 		return false
-	case "take over": // unless a step is in doubt
+	case "take over": // unless a step is unknown
 		return !bytes.Contains(rec.Notes.Data, []byte(`"once":{}`))
 	}
 	return true

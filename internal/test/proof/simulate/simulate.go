@@ -39,9 +39,9 @@ const (
 	// quantum: what is first at one instant is not the seed's to say.
 	lease        = 3 * quantum
 	storeTimeout = 2303 * quantum / 1000 // and half as much more: no multiple of the 10 ms that a claim which was lost is looked for by
-	wait         = 240 * quantum / 100   // of clients that wait at all
+	wait         = 240 * quantum / 100   // of clients that wait
 	leave        = 137 * quantum / 100   // of clients that hang up
-	runTimeout   = 940 * quantum / 100   // and with it the keeper's tick, a twentieth
+	runTimeout   = 940 * quantum / 100   // and with it the renewer's tick, a twentieth
 
 	maxProcesses = 3
 	maxKeys      = 2
@@ -58,7 +58,7 @@ const (
 // defective store moves it.
 type Clock struct{ Skew time.Duration }
 
-// Config says what to simulate. The zero value is stet as it is.
+// Config says what to simulate. The zero value is stet unchanged.
 type Config struct {
 	// Store puts a store, as a rule a defective one, before the memory store
 	// that the judge looks at. Its context tells processes apart, see
@@ -76,7 +76,7 @@ type Config struct {
 	Log bool
 
 	database func(server) database       // a defective one; nil: server itself
-	commit   func(*world, *workTx) error // likewise; nil: world.commitWork
+	commit   func(*world, *workTx) error // also; nil: world.commitWork
 	narrow   func(*setup)                // keeps to schedules where something is likely
 }
 

@@ -17,7 +17,7 @@ const (
 	arrive             // a delayed call is carried out
 	advance            // a quantum of time passes
 	crash              // a process dies; the next client finds a new one
-	shut               // a process closes its engine; likewise
+	shut               // a process closes its engine; the same
 )
 
 var actNames = [...]string{"begin", "deliver", "lose the answer to", "drop", "delay", "late arrives", "a quantum passes", "crash", "close"}

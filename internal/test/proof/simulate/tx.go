@@ -132,7 +132,7 @@ func (w *world) found() {
 	w.count.LookedUp++
 }
 
-// hangUp closes the connection of t, which the server learns of by and by.
+// hangUp closes the connection of t, which the server learns of later.
 func (p *process) hangUp(t *txn) {
 	w := p.w
 	w.mu.Lock()

@@ -27,7 +27,7 @@ type call struct {
 	fence  int64
 	fences [maxKeys]int64    // of an extension
 	print  store.Fingerprint // of a claim
-	owner  store.Owner       // likewise
+	owner  store.Owner       // the same
 	n      int               // counts calls
 	rec    store.Record      // what a claim or a read came to
 	do     func() error      // carries it out

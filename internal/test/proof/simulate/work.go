@@ -165,7 +165,7 @@ func (p *process) accept(ctx context.Context, t *told) (err error) {
 		work.After = later
 	}
 	if t.tx {
-		d := desk{p}
+		d := workStore{p}
 		err = d.InTx(ctx, func(ctx context.Context, tx *workTx) (err error) {
 			*t.status, err = d.inTx().Accept(ctx, tx, op, work)
 			if t.status.New {
@@ -246,7 +246,7 @@ func (p *process) resolve(ctx context.Context, t told) error {
 }
 
 // judgeRun asks the other side about the runs of a key up to a fence, which it
-// refuses from then on, and finds out whether a step is in doubt.
+// refuses from then on, and finds out whether a step is unknown.
 func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Resolution, error) {
 	w, o := p.w, p.w.office
 	happened, begun := false, false

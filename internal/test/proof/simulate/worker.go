@@ -171,7 +171,7 @@ func (a *attempt) steps(ctx context.Context) error {
 		a.stepped(a.t.key, "once", text)
 	}
 	if prog.has(inStep) {
-		text, err := stet.StepTx(ctx, desk{a.process}.inTx(), "step", func(_ context.Context, tx *workTx) (string, error) {
+		text, err := stet.StepTx(ctx, workStore{a.process}.inTx(), "step", func(_ context.Context, tx *workTx) (string, error) {
 			return a.write(tx, inStep), nil
 		})
 		if err != nil {
@@ -263,7 +263,7 @@ func (a *attempt) settle(ctx context.Context, state store.State, cancelled bool)
 		return errors.Join(a.run.Settle(ctx, out), failed(state, a.t.text))
 	}
 	before := a.messages
-	err = desk{a.process}.inTx().Finish(a.run.Context(), a.run, func(_ context.Context, tx *workTx) (out stet.Outcome, err error) {
+	err = workStore{a.process}.inTx().Finish(a.run.Context(), a.run, func(_ context.Context, tx *workTx) (out stet.Outcome, err error) {
 		a.emit() // forgotten if this does not come about
 		a.write(tx, finishing)
 		out, a.t.text = a.outcome(state)

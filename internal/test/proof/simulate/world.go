@@ -49,9 +49,9 @@ type world struct {
 	txns [maxKeys]*txn // those that hold a key; guarded by mu
 
 	works   store.WorkStore             // store, where operations are accepted
-	outbox  store.OutboxStore           // likewise
-	office  *office                     // likewise
-	commits func(*world, *workTx) error // likewise
+	outbox  store.OutboxStore           // the same
+	office  *office                     // the same
+	commits func(*world, *workTx) error // the same
 
 	ledgers [maxKeys]ledger
 	judge   judge
@@ -72,7 +72,7 @@ type process struct {
 	dead   bool // nothing that it does matters any more; guarded by world.mu
 	closed bool
 	runs   [maxKeys]int    // handlers at work; guarded by world.mu
-	writes [maxKeys][2]int // those of transactions, by what they ask for; likewise
+	writes [maxKeys][2]int // those of transactions, by what they ask for; the same
 }
 
 func newWorld(s setup, c Config) *world {
@@ -133,7 +133,7 @@ func (w *world) open(n int) *process {
 	}
 	var store store.Store = p
 	if w.setup.work {
-		store = desk{p}
+		store = workStore{p}
 	}
 	e, err := stet.New(store, o)
 	if err != nil {

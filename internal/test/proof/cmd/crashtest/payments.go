@@ -31,7 +31,7 @@ var (
 	herd        = paymentFlags.Int("herd", 10_000, "callers on one key, for each store; 0: no herd")
 	lost        = paymentFlags.Int("lost", 100, "COMMITs of PostgreSQL to lose on their way, and as many answers to them")
 	zombies     = paymentFlags.Int("zombies", 20, "processes to stop past their lease and let settle, with another claim and without, for each store")
-	parallel    = paymentFlags.Int("parallel", runtime.GOMAXPROCS(0), "storms at a time")
+	parallel    = paymentFlags.Int("parallel", runtime.GOMAXPROCS(0), "loadTests at a time")
 	seed        = paymentFlags.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedules")
 	keep        = paymentFlags.String("keep", "", "directory to leave the histories in")
 	table       = paymentFlags.Bool("table", false, "print the fates as a Markdown table, too")
@@ -64,7 +64,7 @@ func runPayments(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.rig.Close()) }()
-	todo, err := s.storms()
+	todo, err := s.loadTests()
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func runPayments(ctx context.Context) (err error) {
 }
 
 // load tests divides the faults among stores and modes.
-func (s *session) storms() (todo []payments.Config, err error) {
+func (s *session) loadTests() (todo []payments.Config, err error) {
 	for _, kind := range strings.Split(*stores, ",") {
 		if !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, kind) {
 			return nil, fmt.Errorf("-store has %q; there are sqlite, postgres and redis", kind)
@@ -141,7 +141,7 @@ func (s *session) inParallel(ctx context.Context, todo []payments.Config) error 
 				if ctx.Err() != nil {
 					continue
 				}
-				rep, err := s.storm(ctx, cfg)
+				rep, err := s.loadTest(ctx, cfg)
 				if err != nil {
 					cancel(fmt.Errorf("%s: %w", cfg.Name(), err))
 					continue
@@ -166,8 +166,8 @@ func (s *session) report(name string, rep crashtest.Report) {
 	s.sum.Add(rep)
 }
 
-// load test runs one load test, with a server of its own if it needs one.
-func (s *session) storm(ctx context.Context, cfg payments.Config) (rep crashtest.Report, err error) {
+// loadTest runs one load test, with its own server if it needs one.
+func (s *session) loadTest(ctx context.Context, cfg payments.Config) (rep crashtest.Report, err error) {
 	end, err := s.serve(ctx, &cfg)
 	if err != nil {
 		return rep, err
@@ -264,10 +264,10 @@ func (s *session) figures() {
 		byStore[kind].Add(*rep)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(byStore)) {
-		fmt.Fprintf(os.Stdout, "figure: ordeal_%s_process_kills = %d kills\n", kind, byStore[kind].Kills)
-		fmt.Fprintf(os.Stdout, "figure: ordeal_%s_server_kills = %d kills\n", kind, byStore[kind].Restarts)
+		fmt.Fprintf(os.Stdout, "figure: crashtest_%s_process_kills = %d kills\n", kind, byStore[kind].Kills)
+		fmt.Fprintf(os.Stdout, "figure: crashtest_%s_server_kills = %d kills\n", kind, byStore[kind].Restarts)
 	}
-	printFigures("ordeal", []figure{
+	printFigures("crashtest", []figure{
 		{"process_kills", s.sum.Kills, "kills"},
 		{"server_kills", s.sum.Restarts, "kills"},
 		{"network_faults", s.sum.NetworkFaults(), "faults"},
@@ -279,5 +279,5 @@ func (s *session) figures() {
 		{"records_undecided", s.sum.Undecided, "records"},
 		{"violations", len(s.sum.Violations) + len(s.broken), "violations"},
 	}...)
-	fmt.Fprintf(os.Stdout, "figure: ordeal_duration = %.0f s\n", time.Since(s.began).Seconds())
+	fmt.Fprintf(os.Stdout, "figure: crashtest_duration = %.0f s\n", time.Since(s.began).Seconds())
 }

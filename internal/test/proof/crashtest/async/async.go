@@ -49,13 +49,13 @@ const (
 	oneInStops   = 6 // processes that work
 )
 
-// load test is one run.
-type storm struct {
+// loadTest is one run.
+type loadTest struct {
 	cfg     Config
 	f       flavour
 	place   crashtest.Place
 	broker  string // URL
-	siege   *crashtest.Siege
+	killer  *crashtest.Killer
 	clients *clients
 	rep     Report
 }
@@ -63,13 +63,13 @@ type storm struct {
 // Run runs it on servers of r: clients order while processes are killed, until
 // they all have what they wanted.
 func Run(ctx context.Context, r *rig.Rig, cfg Config) (Report, error) {
-	return run(ctx, r, cfg, func(ctx context.Context, s *storm) error {
+	return run(ctx, r, cfg, func(ctx context.Context, s *loadTest) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		enough := make(chan struct{})
 		var customers sync.WaitGroup
 		customers.Go(func() { s.clients.orderUntil(ctx, enough) })
-		if err := s.siege.Befall(ctx); err != nil { // nothing but kills
+		if err := s.killer.Befall(ctx); err != nil { // nothing but kills
 			cancel(err)
 		}
 		close(enough)
@@ -82,7 +82,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (Report, error) {
 
 // run has processes while do runs, and until nothing more is in progress, and judges,
 // also if something went wrong: it may say why.
-func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *storm) error) (rep Report, err error) {
+func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *loadTest) error) (rep Report, err error) {
 	i := slices.IndexFunc(flavours, func(f flavour) bool { return f.name == cfg.Flavour })
 	if i < 0 {
 		return rep, fmt.Errorf("the flavour is %q; it must be one of %s", cfg.Flavour, strings.Join(Flavours(), ", "))
@@ -97,8 +97,8 @@ func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *
 	if cfg.Keep == "" {
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	s := &storm{cfg: cfg, f: flavours[i]}
-	if err := s.newSiege(); err != nil {
+	s := &loadTest{cfg: cfg, f: flavours[i]}
+	if err := s.newKiller(); err != nil {
 		return rep, err
 	}
 	if err := s.startServers(ctx, r, dir); err != nil {
@@ -109,7 +109,7 @@ func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *
 		return rep, err
 	}
 	s.clients = newClients(h, s.f)
-	for _, l := range s.siege.Lanes {
+	for _, l := range s.killer.Lanes {
 		if l.Addr != "" {
 			s.clients.addrs = append(s.clients.addrs, l.Addr)
 		}
@@ -125,20 +125,20 @@ func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	err = s.siege.While(ctx, func(ctx context.Context) error {
+	err = s.killer.While(ctx, func(ctx context.Context) error {
 		if err := do(ctx, s); err != nil {
 			return err
 		}
 		return s.settle(ctx, site, engine)
 	})
-	s.rep.Tally = s.siege.Tally()
+	s.rep.Tally = s.killer.Tally()
 	err = errors.Join(err, s.judge(ctx, site, engine))
 	return s.rep, err
 }
 
-// newSiege plans the deaths of the processes of each role.
-func (s *storm) newSiege() error {
-	s.siege = &crashtest.Siege{Command: s.order, Flaky: true, Reach: func(crashtest.Visit) time.Duration { return reachTimeout }, Killed: s.killed}
+// newKiller plans the kills for each role.
+func (s *loadTest) newKiller() error {
+	s.killer = &crashtest.Killer{Command: s.order, Flaky: true, Reach: func(crashtest.Visit) time.Duration { return reachTimeout }, Killed: s.killed}
 	for i, role := range s.f.roles {
 		var all []crashtest.Visit
 		for _, p := range s.f.points(role) {
@@ -162,25 +162,25 @@ func (s *storm) newSiege() error {
 				}
 				l.Addr = addr
 			}
-			s.siege.Lanes = append(s.siege.Lanes, l)
+			s.killer.Lanes = append(s.killer.Lanes, l)
 		}
 	}
 	return nil
 }
 
-func (s *storm) order(l *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
+func (s *loadTest) order(l *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
 	return child.Order(childEnv, order{Flavour: s.f.name, Role: l.Role, Addr: l.Addr, Place: s.place, Broker: s.broker, Visit: v})
 }
 
-func (s *storm) killed(n int) error {
+func (s *loadTest) killed(n int) error {
 	if n%20 == 0 {
-		s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d restarts, %d operations", s.f.name, n, s.cfg.Kills, s.siege.Tally().Restarts, len(s.clients.all())))
+		s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d restarts, %d operations", s.f.name, n, s.cfg.Kills, s.killer.Tally().Restarts, len(s.clients.all())))
 	}
 	return nil
 }
 
 // startServers starts those that the flavour needs, and makes what they are to have.
-func (s *storm) startServers(ctx context.Context, r *rig.Rig, dir string) (err error) {
+func (s *loadTest) startServers(ctx context.Context, r *rig.Rig, dir string) (err error) {
 	var server crashtest.Server
 	if s.place, server, err = crashtest.StartServer(ctx, r, s.f.store); err != nil {
 		return err
@@ -193,23 +193,23 @@ func (s *storm) startServers(ctx context.Context, r *rig.Rig, dir string) (err e
 	}
 	switch s.f.queue {
 	case byRiver:
-		s.siege.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
+		s.killer.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
 		err = migrateRiver(ctx, s.place.URL)
 	case byRabbitMQ:
 		var server *rig.RabbitMQServer
 		if server, err = crashtest.StartRabbitMQ(ctx, r, workQueue); err == nil {
-			s.broker, s.siege.Restart = server.URL(), server.Restart
+			s.broker, s.killer.Restart = server.URL(), server.Restart
 		}
 	case byJetStream:
 		var server *rig.NATSServer
 		server, err = crashtest.StartNATS(ctx, r, js.StreamConfig{Name: workQueue, Subjects: []string{workQueue}}, js.StreamConfig{Name: deadQueue, Subjects: []string{deadQueue}})
 		if err == nil {
 			s.broker = server.URL()
-			s.siege.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
+			s.killer.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
 		}
 	}
-	if s.siege.Restart != nil {
-		s.siege.Restarts = s.cfg.Restarts
+	if s.killer.Restart != nil {
+		s.killer.Restarts = s.cfg.Restarts
 	}
 	return err
 }

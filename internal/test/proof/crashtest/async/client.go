@@ -24,7 +24,7 @@ import (
 
 const (
 	customers    = 24 // operations in progress at a time
-	crowd        = 20 // callers of an operation that many want at once
+	manyCallers  = 20 // callers of an operation that many want at once
 	oneInCrowds  = 16 // operations, that many want
 	oneCancelled = 12 // and that a client changes its mind about
 	patience     = 3  // times that a client asks about an outcome nobody knows, which may stay so
@@ -89,7 +89,7 @@ func (c *clients) orderUntil(ctx context.Context, enough <-chan struct{}) {
 				op := c.invent()
 				callers := 1
 				if rand.IntN(oneInCrowds) == 0 {
-					callers = crowd
+					callers = manyCallers
 				}
 				c.want(ctx, op, callers)
 			}
@@ -232,7 +232,7 @@ func (op *operation) asks(waits bool) crashtest.Event {
 }
 
 // notNow reports whether an answer says that the store could not be asked, and
-// nothing about the operation: it is to be tried again.
+// nothing about the operation: it must be tried again.
 func (a reply) notNow() bool {
 	return a.status == http.StatusServiceUnavailable || a.status == http.StatusGatewayTimeout &&
 		(bytes.Contains(a.body, []byte("#acceptance-unknown")) || bytes.Contains(a.body, []byte("#status-unavailable")))

@@ -15,7 +15,7 @@ import (
 func Herd(ctx context.Context, r *rig.Rig, cfg Config, callers, n int) (rep Report, err error) {
 	cfg.Kills, cfg.Restarts = 0, 0
 	var refused []crashtest.Violation
-	rep, err = run(ctx, r, cfg, func(ctx context.Context, s *storm) error {
+	rep, err = run(ctx, r, cfg, func(ctx context.Context, s *loadTest) error {
 		for _, addr := range s.clients.addrs {
 			s.clients.awaitAPI(ctx, addr)
 		}

@@ -4,6 +4,6 @@
 //
 // Services kill themselves at named points of a request, or are killed at any moment; sidecars, PostgreSQL and
 // a broker are killed, and processes are stopped for longer than a lease. Clients pay with a key until they
-// have a definite answer. Payments go to a ledger without a unique constraint. In the end each key is asked for once more,
+// have a definite answer. Payments go to a ledger without a unique constraint. In the end each key is asked for again,
 // and the judge compares what clients were told with the ledger.
 package languages

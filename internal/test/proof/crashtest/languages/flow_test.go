@@ -17,7 +17,7 @@ import (
 
 // flow is what stands before and beside services: sidecars that accept, and workers.
 type flow struct {
-	siege   *siege
+	killer  *killer
 	program string
 	store   string
 	route   string // more of the route
@@ -40,7 +40,7 @@ routes:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.siege.lanes = append(f.siege.lanes, &lane{addr: addr, kills: kills, command: func(string) *exec.Cmd {
+	f.killer.lanes = append(f.killer.lanes, &lane{addr: addr, kills: kills, command: func(string) *exec.Cmd {
 		return exec.Command(f.program, command, "--config", config, "--admin-listen", "off")
 	}})
 }
@@ -57,7 +57,7 @@ func (f *flow) before(t *testing.T, services []*lane, sidecars, workers *budget)
 			worker = "elsewhere"
 		}
 		f.aside(t, addr, service.addr, worker, "proxy", sidecars)
-		f.siege.fronts = append(f.siege.fronts, addr)
+		f.killer.fronts = append(f.killer.fronts, addr)
 	}
 	for i := range 2 {
 		f.aside(t, freeAddr(t), services[i%len(services)].addr, "elsewhere", "worker", workers)
@@ -72,14 +72,14 @@ func besides(kinds int) *budget { return newBudget(*sidecarKills/2/kinds, []stri
 // that settle by SQL. Services, sidecars, workers, consumers, PostgreSQL and RabbitMQ are killed, and stopped for longer than a
 // lease; nothing is ever unknown.
 func flowSettled(t *testing.T, all *total) {
-	s := newSiege(t)
+	s := newKiller(t)
 	s.prefer = "wait=1"
 	s.serverKills = (*serverKills + 2) / 3
 	s.broker, s.brokerKills = rig.NewRabbitMQ(t, rig.RabbitMQOptions{}), *serverKills-s.serverKills-*serverKills/3
 	services, sidecars, workers, consumers := newBudget(*serviceKills/2, points), besides(3), besides(3), besides(3)
 	of := func(l language, kind string) language { return language{l.name, []string{kind}, l.prepare} }
 	lanes := append(s.services(t, of(python, "fastapi"), services, "SIDECAR=1"), s.services(t, of(node, "express"), services, "SIDECAR=1")...)
-	f := &flow{siege: s, program: rig.Stet(t), store: s.url, route: ", settles: service"}
+	f := &flow{killer: s, program: rig.Stet(t), store: s.url, route: ", settles: service"}
 	f.before(t, lanes, sidecars, workers)
 	m := f.consumers(t, lanes, consumers)
 	s.during(t)
@@ -99,7 +99,7 @@ func flowSettled(t *testing.T, all *total) {
 // Operations are accepted on SQLite, and paid by a service that does not know of stet's
 // store, and can be asked what became of a run.
 func flowVerified(t *testing.T, all *total) {
-	s := newSiege(t)
+	s := newKiller(t)
 	s.prefer = "wait=1"
 	s.serverKills = *serverKills / 3
 	conn, err := pgx.Connect(t.Context(), s.url)
@@ -125,7 +125,7 @@ func flowVerified(t *testing.T, all *total) {
 	lanes := s.services(t, l, services)
 	lanes[0].owner(s.url)
 	file := filepath.Join(t.TempDir(), "stet.db")
-	f := &flow{siege: s, program: rig.Stet(t), store: file, route: ", verify: {url: /verify}"}
+	f := &flow{killer: s, program: rig.Stet(t), store: file, route: ", verify: {url: /verify}"}
 	f.before(t, append(lanes, lanes[0]), sidecars, workers)
 	s.during(t)
 	v, _ := s.judged(t)

@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	serviceKills = flag.Int("kills", 12, "how many services are killed in each ordeal")
+	serviceKills = flag.Int("kills", 12, "how many services are killed in each crash test")
 	sidecarKills = flag.Int("sidecar-kills", 6, "how many sidecars are killed")
-	serverKills  = flag.Int("server-kills", 1, "how often PostgreSQL is killed in each ordeal")
-	pauses       = flag.Int("pauses", 1, "how many processes are stopped for longer than a lease, in each ordeal")
+	serverKills  = flag.Int("server-kills", 1, "how often PostgreSQL is killed in each crash test")
+	pauses       = flag.Int("pauses", 1, "how many processes are stopped for longer than a lease, in each crash test")
 )
 
 func TestMain(m *testing.M) {
@@ -88,11 +88,11 @@ func install(t *testing.T) (dir string) {
 	return dir
 }
 
-// newSiege has a server and a database of its own.
-func newSiege(t *testing.T) *siege {
+// newKiller starts a PostgreSQL server with a new database.
+func newKiller(t *testing.T) *killer {
 	t.Helper()
 	server := rig.NewPostgres(t, rig.PostgresOptions{})
-	s := &siege{server: server, url: server.Database(t), serverKills: *serverKills, pauses: *pauses}
+	s := &killer{server: server, url: server.Database(t), serverKills: *serverKills, pauses: *pauses}
 	pool, err := pgxpool.New(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // services adds services to a crash test, each at an address of its own.
-func (s *siege) services(t *testing.T, l language, kills *budget, env ...string) (added []*lane) {
+func (s *killer) services(t *testing.T, l language, kills *budget, env ...string) (added []*lane) {
 	t.Helper()
 	command := l.prepare(t)
 	url := strings.Replace(s.url, "postgres@", "shop@", 1)
@@ -135,7 +135,7 @@ func (s *siege) services(t *testing.T, l language, kills *budget, env ...string)
 }
 
 // sidecars adds one before each of the services.
-func (s *siege) sidecars(t *testing.T, services []*lane, kills *budget) {
+func (s *killer) sidecars(t *testing.T, services []*lane, kills *budget) {
 	t.Helper()
 	program := rig.Stet(t)
 	for _, service := range services {
@@ -159,7 +159,7 @@ type total struct {
 	verdict
 }
 
-func (o *total) add(s *siege, v verdict) {
+func (o *total) add(s *killer, v verdict) {
 	o.servers += int(s.killed.Load())
 	o.pauses += int(s.still.Load())
 	o.keys += len(s.keys)
@@ -191,9 +191,9 @@ func (o *total) print(t *testing.T, name string) {
 
 // Services that take part by SQL, alone and then behind sidecars, are killed at every
 // point of a request; so are sidecars and PostgreSQL.
-func ordeal(t *testing.T, l language) {
+func crashTest(t *testing.T, l language) {
 	var all total
-	alone := newSiege(t)
+	alone := newKiller(t)
 	kills := newBudget(*serviceKills*2/3, points)
 	for _, service := range alone.services(t, l, kills) {
 		alone.fronts = append(alone.fronts, service.addr)
@@ -204,7 +204,7 @@ func ordeal(t *testing.T, l language) {
 	all.add(alone, v)
 	t.Logf("alone: %v", kills)
 
-	behind := newSiege(t)
+	behind := newKiller(t)
 	behind.serverKills = *serverKills / 3
 	rest, sidecars := newBudget(*serviceKills-*serviceKills*2/3, points), newBudget(*sidecarKills, []string{anyMoment})
 	behind.sidecars(t, behind.services(t, l, rest, "SIDECAR=1"), sidecars)
@@ -217,12 +217,12 @@ func ordeal(t *testing.T, l language) {
 	all.print(t, l.name)
 }
 
-func TestPythonPaysOnceWhateverDies(t *testing.T) { ordeal(t, python) }
-func TestNodePaysOnceWhateverDies(t *testing.T)   { ordeal(t, node) }
+func TestPythonPaysOnceWhateverDies(t *testing.T) { crashTest(t, python) }
+func TestNodePaysOnceWhateverDies(t *testing.T)   { crashTest(t, node) }
 
 // The judge sees what a service does that commits its payment before the outcome.
 func TestServiceThatPaysInAnotherTransactionIsFound(t *testing.T) {
-	s := newSiege(t)
+	s := newKiller(t)
 	s.serverKills, s.pauses = 0, 0
 	for _, service := range s.services(t, language{"python", []string{"fastapi"}, python.prepare}, newBudget(4, []string{"written", "settle.before"}), "DEFECT=apart") {
 		s.fronts = append(s.fronts, service.addr)

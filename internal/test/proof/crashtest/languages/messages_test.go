@@ -30,7 +30,7 @@ const deadQueue = queue + ".dead"
 // consumers adds processes that hand messages to the services, and has customers publish some.
 func (f *flow) consumers(t *testing.T, services []*lane, kills *budget) *posted {
 	t.Helper()
-	m := &posted{url: f.siege.broker.URL()}
+	m := &posted{url: f.killer.broker.URL()}
 	for _, service := range services {
 		config := filepath.Join(t.TempDir(), "stet.yaml")
 		text := fmt.Sprintf(`store: %s
@@ -44,7 +44,7 @@ consume:
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.siege.lanes = append(f.siege.lanes, &lane{kills: kills, command: func(string) *exec.Cmd {
+		f.killer.lanes = append(f.killer.lanes, &lane{kills: kills, command: func(string) *exec.Cmd {
 			return exec.Command(f.program, "consume", "--config", config, "--admin-listen", "off")
 		}})
 	}
@@ -52,9 +52,9 @@ consume:
 		t.Fatal(err)
 	}
 	t.Cleanup(m.close)
-	f.siege.unasked, f.siege.read = true, func(paid map[string][]int64) { m.ask(f.siege, paid) }
-	f.siege.more = func(ctx context.Context, key string) error { return m.publish(ctx, "m-"+key) }
-	f.siege.after = func(ctx context.Context) error { return m.paid(ctx, f.siege.url) }
+	f.killer.unasked, f.killer.read = true, func(paid map[string][]int64) { m.ask(f.killer, paid) }
+	f.killer.more = func(ctx context.Context, key string) error { return m.publish(ctx, "m-"+key) }
+	f.killer.after = func(ctx context.Context) error { return m.paid(ctx, f.killer.url) }
 	return m
 }
 
@@ -155,7 +155,7 @@ func (m *posted) paid(ctx context.Context, database string) error {
 }
 
 // ask has the judge look for a payment of each message.
-func (m *posted) ask(s *siege, paid map[string][]int64) {
+func (m *posted) ask(s *killer, paid map[string][]int64) {
 	for _, key := range m.keys {
 		s.asked(key)
 		if ids := paid[key]; len(ids) > 0 {

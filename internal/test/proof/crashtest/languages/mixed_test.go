@@ -36,7 +36,7 @@ const queue = "payments"
 var goPoints = []string{string(fault.ClaimBefore), string(fault.HandlerBefore), string(fault.HandlerAfter), string(fault.SettleBefore), string(fault.SettleAfter),
 	string(fault.CommitBefore), string(fault.CommitAfter), anyMoment, anyMoment}
 
-// inGo is the service, or the consumer, if this process is to be one.
+// inGo is the service, or the consumer, if this process must be one.
 func inGo() {
 	if os.Getenv("LANGUAGES_BE") == "" {
 		return
@@ -200,7 +200,7 @@ func (p *publisher) drained(ctx context.Context) (dead int, err error) {
 // One payment is posted to services in Go, Python and Node, and comes as a message, too.
 // All are killed; each payment is made once, and each is told the same.
 func TestAllLanguagesTogetherPayOnce(t *testing.T) {
-	s := newSiege(t)
+	s := newKiller(t)
 	broker := rig.RabbitMQ(t)
 	p := newPublisher(t, broker.URL())
 	s.more = p.publish

@@ -91,8 +91,8 @@ var (
 	relayVisits = visits(fault.RelayBefore, half, fault.RelaySent, fault.RelayAfter, crashtest.Anywhere)
 )
 
-// load test is one run.
-type storm struct {
+// loadTest is one run.
+type loadTest struct {
 	cfg    Config
 	place  crashtest.Place
 	trade  trade
@@ -105,7 +105,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (rep Report, err error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
-	s := &storm{cfg: cfg}
+	s := &loadTest{cfg: cfg}
 	t, ok := trades[cfg.Broker]
 	if s.trade = t; !ok || consumerVisits[cfg.Store] == nil {
 		return rep, fmt.Errorf("there is no broker %q, or no store %q; there are %v and %v", cfg.Broker, cfg.Store, Brokers, Stores)
@@ -138,7 +138,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (rep Report, err error) {
 }
 
 // slices returns all copies of all messages, shuffled, in n parts.
-func (s *storm) slices(rng *rand.Rand, n int) [][]string {
+func (s *loadTest) slices(rng *rand.Rand, n int) [][]string {
 	var ids []string
 	for i := range s.cfg.Messages {
 		for range 1 + rng.IntN(maxCopies) {
@@ -158,32 +158,32 @@ func (s *storm) slices(rng *rand.Rand, n int) [][]string {
 func name(i int) string { return "order-" + strconv.Itoa(i) }
 
 // crash test has processes of a kind killed.
-func (s *storm) siege(what string, seed uint64, kills int, all []crashtest.Visit, most int, reach time.Duration,
-	command func(*crashtest.Lane, crashtest.Visit, int) (child.Command, error)) *crashtest.Siege {
+func (s *loadTest) killer(what string, seed uint64, kills int, all []crashtest.Visit, most int, reach time.Duration,
+	command func(*crashtest.Lane, crashtest.Visit, int) (child.Command, error)) *crashtest.Killer {
 	plan := crashtest.NewPlan(rand.New(rand.NewPCG(s.cfg.Seed, seed)), kills, append([]crashtest.Visit(nil), all...),
 		func(rng *rand.Rand, v *crashtest.Visit) { v.N = 1 + rng.IntN(max(1, most)) })
-	siege := &crashtest.Siege{Command: command, Flaky: true}
-	siege.Reach = func(v crashtest.Visit) time.Duration {
+	killer := &crashtest.Killer{Command: command, Flaky: true}
+	killer.Reach = func(v crashtest.Visit) time.Duration {
 		if v.Point == crashtest.Anywhere {
 			return rand.N(reach / 3)
 		}
 		return reach
 	}
-	siege.Killed = func(n int) error {
+	killer.Killed = func(n int) error {
 		if n%10 == 0 {
 			s.cfg.Progress(fmt.Sprintf("%s, %s: %d of %d %s kills", s.cfg.Broker, s.cfg.Store, n, kills, what))
 		}
 		return nil
 	}
 	for range atOnce {
-		siege.Lanes = append(siege.Lanes, &crashtest.Lane{Plan: plan})
+		killer.Lanes = append(killer.Lanes, &crashtest.Lane{Plan: plan})
 	}
-	return siege
+	return killer
 }
 
 // rage publishes, kills and restarts, and lets what is left be consumed and sent.
-func (s *storm) rage(ctx context.Context, site *crashtest.Site) error {
-	relays := s.siege("relay", 1, s.cfg.RelayKills, relayVisits, maxBatches, reachTimeout, s.relay)
+func (s *loadTest) rage(ctx context.Context, site *crashtest.Site) error {
+	relays := s.killer("relay", 1, s.cfg.RelayKills, relayVisits, maxBatches, reachTimeout, s.relay)
 	err := relays.While(ctx, func(ctx context.Context) error {
 		if err := s.consume(ctx); err != nil {
 			return err
@@ -201,9 +201,9 @@ func (s *storm) rage(ctx context.Context, site *crashtest.Site) error {
 
 // consume has all messages published and consumed, by consumers that are killed,
 // and by others that are not, until nothing is left.
-func (s *storm) consume(ctx context.Context) error {
+func (s *loadTest) consume(ctx context.Context) error {
 	most := s.cfg.Messages / (2 * s.cfg.Kills) // visits that one part of the messages will bring about
-	consumers := s.siege("consumer", 0, s.cfg.Kills, consumerVisits[s.cfg.Store], most, s.trade.reach, s.consumer)
+	consumers := s.killer("consumer", 0, s.cfg.Kills, consumerVisits[s.cfg.Store], most, s.trade.reach, s.consumer)
 	parts := s.slices(rand.New(rand.NewPCG(s.cfg.Seed, 2)), s.cfg.Kills+1) // one for each kill, so that there is always something to do
 	feed := make(chan []string, len(parts))
 	feed <- parts[0]
@@ -241,20 +241,20 @@ func (s *storm) consume(ctx context.Context) error {
 		if s.rep.Left, s.rep.Dead, err = s.broker.left(ctx); err != nil || s.rep.Left == 0 {
 			break
 		}
-		err = s.siege("consumer", 0, 0, nil, 0, 0, s.consumer).While(ctx, s.drain)
+		err = s.killer("consumer", 0, 0, nil, 0, 0, s.consumer).While(ctx, s.drain)
 	}
 	return err
 }
 
 // consumer is the n-th.
-func (s *storm) consumer(_ *crashtest.Lane, v crashtest.Visit, n int) (child.Command, error) {
+func (s *loadTest) consumer(_ *crashtest.Lane, v crashtest.Visit, n int) (child.Command, error) {
 	o := order{Broker: s.cfg.Broker, URL: s.broker.url(), Place: s.place, Visit: v}
 	o.custom(n)
 	return child.Order(childEnv, o)
 }
 
 // drain waits until consumers that nobody kills have left nothing.
-func (s *storm) drain(ctx context.Context) (err error) {
+func (s *loadTest) drain(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("the consumers did not come to an end"))
 	defer cancel()
 	for s.rep.Left = 1; s.rep.Left > 0 && err == nil; {
@@ -266,7 +266,7 @@ func (s *storm) drain(ctx context.Context) (err error) {
 }
 
 // judge gathers what is known, and has it judged.
-func (s *storm) judge(ctx context.Context, site *crashtest.Site) (err error) {
+func (s *loadTest) judge(ctx context.Context, site *crashtest.Site) (err error) {
 	engine, err := stet.New(site.Store, stet.Options{SweepEvery: -1})
 	if err != nil {
 		return err
@@ -310,7 +310,7 @@ var Law = crashtest.Law{
 	Unknown: func(string) bool { return false },
 }
 
-func (s *storm) readLedger(trial *crashtest.Trial) (err error) {
+func (s *loadTest) readLedger(trial *crashtest.Trial) (err error) {
 	var lines []crashtest.Effect
 	for kind, n := range map[string]*int{crashtest.Verified: &s.rep.Happened, crashtest.Voided: &s.rep.Voided, crashtest.Refused: &s.rep.Refused} {
 		if lines, err = crashtest.ReadLedger(s.place.Dir, kind); err != nil {

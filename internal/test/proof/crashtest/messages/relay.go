@@ -52,9 +52,9 @@ func (s *shop) relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// relay is the next one. Those that are to be killed have batches so small that all
+// relay is the next one. Those that must be killed have batches so small that all
 // of them together do not send all that there is.
-func (s *storm) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
+func (s *loadTest) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
 	o := order{Broker: s.cfg.Broker, URL: s.broker.url(), Place: s.place, Visit: v, Batch: stetmsg.DefaultRelayBatch}
 	if v.Point != "" {
 		o.Batch = max(2, s.cfg.Messages/(4*s.cfg.RelayKills))
@@ -64,7 +64,7 @@ func (s *storm) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Comman
 
 // drainRelays waits until the outbox is empty. What a relay has in hand is not due
 // until it is sent again. What is seen here is due again at once.
-func (s *storm) drainRelays(ctx context.Context, outbox store.OutboxStore) error {
+func (s *loadTest) drainRelays(ctx context.Context, outbox store.OutboxStore) error {
 	for seen := time.Now(); time.Since(seen) < 2*relayAgain; {
 		recs, err := outbox.DueMessages(ctx, 1, time.Millisecond)
 		if err != nil {

@@ -106,7 +106,7 @@ func (c *clients) all() []payment {
 	return slices.Clone(c.paid)
 }
 
-// askAgain asks for every payment once more, when nothing fails any longer.
+// askAgain asks for every payment again, when nothing fails any longer.
 func (c *clients) askAgain(ctx context.Context) {
 	var all sync.WaitGroup
 	next := make(chan payment)

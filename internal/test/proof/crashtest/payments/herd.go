@@ -26,7 +26,7 @@ const herdTimeout = 2 * time.Minute // of one request
 func RunHerd(ctx context.Context, cfg Config, h Herd) (rep crashtest.Report, err error) {
 	cfg.Kills, cfg.ServerKills, cfg.NetworkFaults, cfg.Stops, cfg.Fills = 0, 0, 0, 0, 0
 	cfg.herd = &h
-	return run(ctx, cfg, func(ctx context.Context, s *storm) error {
+	return run(ctx, cfg, func(ctx context.Context, s *loadTest) error {
 		s.clients.http.CloseIdleConnections()
 		streams := &http.Transport{Protocols: new(http.Protocols)}
 		streams.Protocols.SetUnencryptedHTTP2(true)

@@ -115,21 +115,21 @@ func (c Config) plan() *crashtest.Plan {
 	return crashtest.NewPlan(rand.New(rand.NewPCG(c.Seed, 0)), c.Kills, all, nil)
 }
 
-// load test is one run.
-type storm struct {
+// loadTest is one run.
+type loadTest struct {
 	cfg     Config
 	dir     string
 	place   crashtest.Place // as the services see it: through the network, if that fails
 	disk    *crashtest.Disk
 	network *crashtest.Network
 	clients *clients
-	siege   *crashtest.Siege
+	killer  *crashtest.Killer
 }
 
 // Run lets a load test rage until all faults of cfg have happened, and returns the
 // judge's report.
 func Run(ctx context.Context, cfg Config) (crashtest.Report, error) {
-	return run(ctx, cfg, func(ctx context.Context, s *storm) error {
+	return run(ctx, cfg, func(ctx context.Context, s *loadTest) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		enough := make(chan struct{})
@@ -146,19 +146,19 @@ func Run(ctx context.Context, cfg Config) (crashtest.Report, error) {
 }
 
 // run has the processes of a load test while something is done with them, and judges.
-func run(ctx context.Context, cfg Config, do func(context.Context, *storm) error) (rep crashtest.Report, err error) {
+func run(ctx context.Context, cfg Config, do func(context.Context, *loadTest) error) (rep crashtest.Report, err error) {
 	if cfg, err = cfg.check(); err != nil {
 		return rep, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%s: not done within %v", cfg.Name(), cfg.Timeout))
 	defer cancel()
-	s, err := newStorm(ctx, cfg)
+	s, err := newLoadTest(ctx, cfg)
 	if err != nil {
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	err = s.siege.While(ctx, func(ctx context.Context) error { return s.whileItMoves(ctx, do) })
-	if rep.Tally = s.siege.Tally(); err == nil {
+	err = s.killer.While(ctx, func(ctx context.Context) error { return s.whileItMoves(ctx, do) })
+	if rep.Tally = s.killer.Tally(); err == nil {
 		rep.Resolution, err = s.judge(ctx)
 	}
 	return rep, err
@@ -166,28 +166,28 @@ func run(ctx context.Context, cfg Config, do func(context.Context, *storm) error
 
 // whileItMoves calls do with a context that ends when nothing has been killed, and
 // no customer has got an answer, for a long time.
-func (s *storm) whileItMoves(ctx context.Context, do func(context.Context, *storm) error) error {
+func (s *loadTest) whileItMoves(ctx context.Context, do func(context.Context, *loadTest) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // ends with ctx
 		last, since := -1, time.Now()
 		for ctx.Err() == nil && time.Since(since) < stall {
-			if n := s.siege.Moved() + int(s.clients.answered.Load()); n != last {
+			if n := s.killer.Moved() + int(s.clients.answered.Load()); n != last {
 				last, since = n, time.Now()
 			}
 			_ = crash.Pause(ctx, time.Second)
 		}
-		cancel(fmt.Errorf("%s: nothing has moved for %v: %+v", s.cfg.Name(), stall, s.siege.Tally()))
+		cancel(fmt.Errorf("%s: nothing has moved for %v: %+v", s.cfg.Name(), stall, s.killer.Tally()))
 	}()
 	return do(ctx, s)
 }
 
-func newStorm(ctx context.Context, cfg Config) (s *storm, err error) {
+func newLoadTest(ctx context.Context, cfg Config) (s *loadTest, err error) {
 	dir, err := os.MkdirTemp("", "stet-crashtest-")
 	if err != nil {
 		return nil, err
 	}
-	s = &storm{cfg: cfg, dir: dir, place: cfg.Place}
+	s = &loadTest{cfg: cfg, dir: dir, place: cfg.Place}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -215,9 +215,9 @@ func newStorm(ctx context.Context, cfg Config) (s *storm, err error) {
 		return s, err
 	}
 	s.clients = newClients(h, cfg.Mode)
-	s.siege = &crashtest.Siege{Command: s.order, AtPoints: true, Flaky: cfg.ServerKills+cfg.NetworkFaults+cfg.Fills > 0, Killed: s.killed}
+	s.killer = &crashtest.Killer{Command: s.order, AtPoints: true, Flaky: cfg.ServerKills+cfg.NetworkFaults+cfg.Fills > 0, Killed: s.killed}
 	if cfg.herd != nil {
-		s.siege.Reach = func(crashtest.Visit) time.Duration { return cfg.Timeout }
+		s.killer.Reach = func(crashtest.Visit) time.Duration { return cfg.Timeout }
 	}
 	plan := cfg.plan()
 	for range services {
@@ -226,13 +226,13 @@ func newStorm(ctx context.Context, cfg Config) (s *storm, err error) {
 			return s, err
 		}
 		s.clients.services = append(s.clients.services, addr)
-		s.siege.Lanes = append(s.siege.Lanes, &crashtest.Lane{Addr: addr, Plan: plan})
+		s.killer.Lanes = append(s.killer.Lanes, &crashtest.Lane{Addr: addr, Plan: plan})
 	}
 	return s, nil
 }
 
 // order is the n-th process's.
-func (s *storm) order(l *crashtest.Lane, v crashtest.Visit, n int) (child.Command, error) {
+func (s *loadTest) order(l *crashtest.Lane, v crashtest.Visit, n int) (child.Command, error) {
 	o := order{Dir: s.dir, Process: n, Place: s.place, Addr: l.Addr, Mode: s.cfg.Mode, Visit: v, Defect: s.cfg.defect}
 	o.Hasty = n%3 == 1 && v.Point != "" && s.cfg.herd == nil
 	if s.cfg.herd != nil {
@@ -243,7 +243,7 @@ func (s *storm) order(l *crashtest.Lane, v crashtest.Visit, n int) (child.Comman
 	return child.Order(childEnv, o)
 }
 
-func (s *storm) killed(n int) error {
+func (s *loadTest) killed(n int) error {
 	if n%20 == 0 {
 		s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d payments", s.cfg.Name(), n, s.cfg.Kills, len(s.clients.all())))
 	}
@@ -251,7 +251,7 @@ func (s *storm) killed(n int) error {
 }
 
 // close releases all that the load test made, but for the processes.
-func (s *storm) close() (err error) {
+func (s *loadTest) close() (err error) {
 	if s.clients != nil {
 		s.clients.http.CloseIdleConnections()
 		err = s.clients.h.Close()
@@ -270,22 +270,22 @@ func (s *storm) close() (err error) {
 }
 
 // befall makes all faults happen.
-func (s *storm) befall(ctx context.Context) error {
+func (s *loadTest) befall(ctx context.Context) error {
 	rng := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(s.cfg.Seed, 1000+n)) }
-	return s.siege.Befall(ctx,
+	return s.killer.Befall(ctx,
 		func(ctx context.Context) error {
-			return s.siege.KillServer(ctx, rng(0), s.cfg.Server, s.cfg.ServerKills)
+			return s.killer.KillServer(ctx, rng(0), s.cfg.Server, s.cfg.ServerKills)
 		},
 		func(ctx context.Context) error {
-			return s.siege.FailNetwork(ctx, rng(1), s.network, s.cfg.NetworkFaults)
+			return s.killer.FailNetwork(ctx, rng(1), s.network, s.cfg.NetworkFaults)
 		},
-		func(ctx context.Context) error { return s.siege.StopSome(ctx, rng(2), serviceLease, s.cfg.Stops) },
-		func(ctx context.Context) error { return s.siege.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) })
+		func(ctx context.Context) error { return s.killer.StopSome(ctx, rng(2), serviceLease, s.cfg.Stops) },
+		func(ctx context.Context) error { return s.killer.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) })
 }
 
-// judge looks at every record once more, when leases have run out and been swept,
+// judge looks at every record again, when leases have run out and been swept,
 // and has everything judged.
-func (s *storm) judge(ctx context.Context) (v crashtest.Resolution, err error) {
+func (s *loadTest) judge(ctx context.Context) (v crashtest.Resolution, err error) {
 	site, err := s.cfg.Place.Open(ctx, nil)
 	if err != nil {
 		return v, err
@@ -312,7 +312,7 @@ func (s *storm) judge(ctx context.Context) (v crashtest.Resolution, err error) {
 // lease and sweep, and what a busy machine adds.
 const settleWithin = serviceLease + 20*sweepEvery + 5*time.Second
 
-func (s *storm) look(ctx context.Context, st store.Store) error {
+func (s *loadTest) look(ctx context.Context, st store.Store) error {
 	engine, err := stet.New(st, stet.Options{SweepEvery: sweepEvery})
 	if err != nil {
 		return err

@@ -176,14 +176,14 @@ func init() {
 
 // load tests are as many as a defect may take to show itself: which processes die in
 // which moment is chance.
-const storms = 8
+const loadTests = 8
 
 func TestPlantedDefectsAreFound(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var found []string
-			for seed := range uint64(storms) {
+			for seed := range uint64(loadTests) {
 				cfg := Config{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: d.mode, Seed: seed + 1, Kills: 12, defect: name, spare: d.spare}
 				rep, err := Run(t.Context(), cfg)
 				if err != nil {
@@ -195,7 +195,7 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 					}
 				}
 				found = rep.Summary(1)
-				t.Logf("storm %d shows only %q", seed+1, found)
+				t.Logf("loadTest %d shows only %q", seed+1, found)
 			}
 			t.Errorf("the judge has not found that %q is broken: %q", d.promise, found)
 		})

@@ -145,7 +145,7 @@ func ask(ctx context.Context, c *child.Process, what, key string) (string, error
 	return string(said), err
 }
 
-// serveZombie is the child: it claims and settles as it is told.
+// serveZombie is the child: it claims and settles unchanged told.
 func serveZombie(ctx context.Context, o order) (err error) {
 	back, err := o.Place.Open(ctx, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command cmd simulates schedules, as many seeds as it is told to, in several
+// Command cmd simulates schedules, as many seeds unchanged told to, in several
 // processes at a time. It exits with 1 if a promise was broken, and prints the
 // schedule that breaks it, shrunk to the steps that it takes.
 package main

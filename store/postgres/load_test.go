@@ -21,7 +21,7 @@ import (
 
 // load test is many callers of few keys, whose functions end in all ways, while something
 // breaks their connections.
-type storm struct {
+type loadTest struct {
 	s     *Store
 	calls atomic.Int64
 
@@ -29,10 +29,10 @@ type storm struct {
 	got map[string]string // the outcomes that were returned
 }
 
-var errStorm = errors.New("the function fails")
+var errLoadTest = errors.New("the function fails")
 
 // work has an effect, one way or another, and may fail after it.
-func (m *storm) work(key string, nested bool) function {
+func (m *loadTest) work(key string, nested bool) function {
 	return func(ctx context.Context, tx pgx.Tx, rec store.Record) (store.Settlement, error) {
 		const insert = "INSERT INTO effects VALUES ($1)"
 		var err error
@@ -50,15 +50,15 @@ func (m *storm) work(key string, nested bool) function {
 		case 2:
 			_, err = tx.Conn().Exec(ctx, insert, key)
 		case 3:
-			return store.Settlement{}, errStorm
+			return store.Settlement{}, errLoadTest
 		default:
 			_, err = tx.Exec(ctx, insert, key)
 		}
 		switch rand.IntN(8) {
 		case 0:
-			panic(errStorm)
+			panic(errLoadTest)
 		case 1:
-			return store.Settlement{}, errStorm
+			return store.Settlement{}, errLoadTest
 		case 2:
 			return store.Settlement{}, tx.QueryRow(ctx, "SELECT count(*) FROM effects").Scan(new(int))
 		}
@@ -67,14 +67,14 @@ func (m *storm) work(key string, nested bool) function {
 }
 
 // key is one of a few, which become others as time goes by.
-func (m *storm) key() string { return fmt.Sprint("key ", m.calls.Add(1)/20+rand.Int64N(6)) }
+func (m *loadTest) key() string { return fmt.Sprint("key ", m.calls.Add(1)/20+rand.Int64N(6)) }
 
-func (m *storm) keys() int { return int(m.calls.Load()/20) + 6 }
+func (m *loadTest) keys() int { return int(m.calls.Load()/20) + 6 }
 
 // run runs key once, and reports whether its outcome was returned.
-func (m *storm) run(ctx context.Context, key string, nested bool) bool {
+func (m *loadTest) run(ctx context.Context, key string, nested bool) bool {
 	defer func() {
-		if p := recover(); p != nil && p != errStorm {
+		if p := recover(); p != nil && p != errLoadTest {
 			panic(p)
 		}
 	}()
@@ -92,7 +92,7 @@ func (m *storm) run(ctx context.Context, key string, nested bool) bool {
 }
 
 // rage runs all keys for that long, and in the meantime breaks.
-func (m *storm) rage(t *testing.T, long time.Duration, nested bool, harm func(context.Context)) {
+func (m *loadTest) rage(t *testing.T, long time.Duration, nested bool, harm func(context.Context)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
@@ -119,7 +119,7 @@ func (m *storm) rage(t *testing.T, long time.Duration, nested bool, harm func(co
 }
 
 // calm requires that every key has had its effect once, and that nothing is left behind.
-func (m *storm) calm(t *testing.T, admin *pgxpool.Pool) {
+func (m *loadTest) calm(t *testing.T, admin *pgxpool.Pool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -164,7 +164,7 @@ func harm(admin *pgxpool.Pool, how string) func(context.Context) {
 
 // Whatever ends connections and statements, at whatever moment, an operation has its effect once, and
 // neither locks nor connections are left.
-func TestStormLeavesNothingBehind(t *testing.T) {
+func TestLoadLeavesNothingBehind(t *testing.T) {
 	bouncer := func(t *testing.T, server *rig.PostgresServer) string {
 		return rig.PgBouncer(t, server, rig.PgBouncerOptions{Settings: map[string]string{"pool_mode": "session", "default_pool_size": "80"}}).Addr()
 	}
@@ -223,7 +223,7 @@ func TestStormLeavesNothingBehind(t *testing.T) {
 				return err == nil
 			})
 			t.Cleanup(func() { _ = s.Close() })
-			m := &storm{s: s, got: make(map[string]string)}
+			m := &loadTest{s: s, got: make(map[string]string)}
 			m.rage(t, 2*time.Second, config.MaxConns > 1, harm(admin, c.harm))
 			t.Logf("%d of %d keys have an outcome", len(m.got), m.keys())
 			m.calm(t, admin)

@@ -41,7 +41,7 @@ const (
 var points = []string{"received", "begun", "written", "settle.before", "settle.after", "commit.before", "commit.after", "answer.before", "answer.after",
 	anyMoment, anyMoment, anyMoment}
 
-// budget is how many processes of a kind are to be killed.
+// budget is how many processes of a kind must be killed.
 type budget struct {
 	mu     sync.Mutex
 	left   int
@@ -234,7 +234,7 @@ func (l *lane) pause() bool {
 }
 
 // crash test is one crash test.
-type siege struct {
+type killer struct {
 	server      *rig.PostgresServer
 	url         string // of the database, for its owner
 	lanes       []*lane
@@ -251,7 +251,7 @@ type siege struct {
 	// broker is killed, too, as often. May be nil.
 	broker      *rig.RabbitMQServer
 	brokerKills int
-	// after is called when each key was asked for once more, while processes live. May be nil.
+	// after is called when each key was asked for again, while processes live. May be nil.
 	after func(context.Context) error
 	// enough says that customers may stop, once all kills are done. May be nil.
 	enough func(context.Context) bool
@@ -263,7 +263,7 @@ type siege struct {
 }
 
 // during has customers pay while processes die, until enough have.
-func (s *siege) during(t *testing.T) {
+func (s *killer) during(t *testing.T) {
 	t.Helper()
 	s.keys = map[string]*told{}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -315,7 +315,7 @@ func (s *siege) during(t *testing.T) {
 	}
 	closing()
 	others.Wait()
-	s.ask(ctx) // each once more, of processes that live
+	s.ask(ctx) // each again, of processes that live
 	if s.after != nil && ctx.Err() == nil {
 		if err := s.after(ctx); err != nil {
 			cancel(err)
@@ -330,7 +330,7 @@ func (s *siege) during(t *testing.T) {
 }
 
 // orders has a payment asked for in another way, too.
-func (s *siege) orders(ctx context.Context, cancel context.CancelCauseFunc, key string) {
+func (s *killer) orders(ctx context.Context, cancel context.CancelCauseFunc, key string) {
 	if s.more == nil {
 		return
 	}
@@ -348,7 +348,7 @@ type server interface {
 	Start(ctx context.Context) error
 }
 
-func (s *siege) killServers(ctx context.Context, cancel context.CancelCauseFunc, server server, times int, killed *atomic.Int64) {
+func (s *killer) killServers(ctx context.Context, cancel context.CancelCauseFunc, server server, times int, killed *atomic.Int64) {
 	for i := range times {
 		for total, kills := s.kills(); kills < total*(i+1)/(times+1) && ctx.Err() == nil; total, kills = s.kills() {
 			time.Sleep(20 * time.Millisecond)
@@ -367,8 +367,8 @@ func (s *siege) killServers(ctx context.Context, cancel context.CancelCauseFunc,
 	}
 }
 
-// kills is how many there are to be, and how many there were.
-func (s *siege) kills() (want, n int) {
+// kills counts the wanted and the finished kills.
+func (s *killer) kills() (want, n int) {
 	seen := map[*budget]bool{}
 	for _, l := range s.lanes {
 		if b := l.kills; !seen[b] {
@@ -383,8 +383,8 @@ func (s *siege) kills() (want, n int) {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: customers}, Timeout: perRequest}
 
-// pay sends a payment until there is a definite answer, and at times once more.
-func (s *siege) pay(ctx context.Context, key string) {
+// pay sends a payment until there is a definite answer, and at times again.
+func (s *killer) pay(ctx context.Context, key string) {
 	for again := rand.IntN(3); ctx.Err() == nil; {
 		s.asked(key)
 		if s.heard(key, s.send(ctx, key)) {
@@ -397,7 +397,7 @@ func (s *siege) pay(ctx context.Context, key string) {
 	}
 }
 
-func (s *siege) heard(key string, a answer) bool { return s.till.heard(key, a.status, a.body) }
+func (s *killer) heard(key string, a answer) bool { return s.till.heard(key, a.status, a.body) }
 
 // answer is a response; its status is 0 if there was none.
 type answer struct {
@@ -408,7 +408,7 @@ type answer struct {
 // body is what a customer sends: of each key the same.
 func body(key string) string { return fmt.Sprintf(`{"key": %q}`, key) }
 
-func (s *siege) send(ctx context.Context, key string) (a answer) {
+func (s *killer) send(ctx context.Context, key string) (a answer) {
 	ctx = context.WithoutCancel(ctx) // an answer that is not waited for tells nothing
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.fronts[rand.IntN(len(s.fronts))]+"/payments", strings.NewReader(body(key)))
 	if err != nil {
@@ -433,8 +433,8 @@ func (s *siege) send(ctx context.Context, key string) (a answer) {
 	return answer{res.StatusCode, string(b)}
 }
 
-// ask asks for each key once more, until there is a definite answer.
-func (s *siege) ask(ctx context.Context) {
+// ask asks for each key again, until there is a definite answer.
+func (s *killer) ask(ctx context.Context) {
 	var wg sync.WaitGroup
 	todo := make(chan string)
 	for range customers {
@@ -462,7 +462,7 @@ GRANT USAGE ON SCHEMA stet TO shop;
 GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop`
 
 // judged reads the ledger and the records, and compares them with what customers were told.
-func (s *siege) judged(t *testing.T) (verdict, map[string]int) {
+func (s *killer) judged(t *testing.T) (verdict, map[string]int) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), s.url)
 	if err != nil {

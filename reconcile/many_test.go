@@ -24,13 +24,13 @@ var records = flag.Int("records", 1000, "how many records nobody knows about")
 const processes = 4
 
 func TestFourProcessesResolveEachRecordOnceAndRightly(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { crowd(t, "sqlite", filepath.Join(t.TempDir(), "stet.db")) })
-	t.Run("postgres", func(t *testing.T) { crowd(t, "postgres", rig.Postgres(t).Database(t)) })
-	t.Run("redis", func(t *testing.T) { crowd(t, "redis", rig.Redis(t).Addr()) })
+	t.Run("sqlite", func(t *testing.T) { resolveMany(t, "sqlite", filepath.Join(t.TempDir(), "stet.db")) })
+	t.Run("postgres", func(t *testing.T) { resolveMany(t, "postgres", rig.Postgres(t).Database(t)) })
+	t.Run("redis", func(t *testing.T) { resolveMany(t, "redis", rig.Redis(t).Addr()) })
 }
 
 // load has processes reconcile one store at the same time.
-func crowd(t *testing.T, kind, where string) {
+func resolveMany(t *testing.T, kind, where string) {
 	t.Helper()
 	st, closeStore, err := openStore(ctx, kind, where)
 	must(t, err)
@@ -87,7 +87,7 @@ func crowd(t *testing.T, kind, where string) {
 	for _, n := range verdicts {
 		repeated += n - 1
 	}
-	t.Logf("%d records in %v by %d processes: %v; asked %d times, %d verdicts carried out, of which %d found the same one standing",
+	t.Logf("%d records in %v by %d processes: %v; asked %d times, %d resolutions carried out, of which %d found the same one standing",
 		*records, took.Round(time.Millisecond), processes, n, asked, said, repeated)
 }
 

@@ -21,7 +21,7 @@ import (
 // load test is what befalls some processes that run the operations of one store: calls and
 // answers are lost, a process is cut off while its handlers continue, or ends, and queues
 // bring items again, under other names too.
-type storm struct {
+type loadTest struct {
 	t     *testing.T
 	store *memory.Store
 	sees  *stet.Engine // from where there is no load test
@@ -35,11 +35,11 @@ type storm struct {
 	told    map[store.ID]string // the outcome that was seen
 }
 
-func TestInAStormNothingHappensTwiceAndOutcomesStand(t *testing.T) {
+func TestLoad_NoEffectTwiceAndStableOutcomes(t *testing.T) {
 	for seed := range int64(15) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStorm(t, seed)
+				s := newLoadTest(t, seed)
 				var wg sync.WaitGroup
 				for range 3 {
 					wg.Go(s.processes)
@@ -60,8 +60,8 @@ func TestInAStormNothingHappensTwiceAndOutcomesStand(t *testing.T) {
 	}
 }
 
-func newStorm(t *testing.T, seed int64) *storm {
-	s := &storm{t: t, store: memory.New(memory.Options{}), end: time.Now().Add(15 * time.Minute), r: rand.New(rand.NewSource(seed)), //nolint:gosec // repeatable
+func newLoadTest(t *testing.T, seed int64) *loadTest {
+	s := &loadTest{t: t, store: memory.New(memory.Options{}), end: time.Now().Add(15 * time.Minute), r: rand.New(rand.NewSource(seed)), //nolint:gosec // repeatable
 		effects: make(map[store.ID]int), told: make(map[store.ID]string)}
 	s.sees = newEngine(t, s.store, stet.Policy{})
 	for i := range 16 {
@@ -74,14 +74,14 @@ func newStorm(t *testing.T, seed int64) *storm {
 	return s
 }
 
-func (s *storm) n(n int) int {
+func (s *loadTest) n(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.r.Intn(n)
 }
 
 // pause does not obey that its context ends.
-func (s *storm) pause() {
+func (s *loadTest) pause() {
 	d := time.Duration(s.n(4000)) * time.Millisecond
 	if s.n(5) == 0 {
 		d = time.Duration(s.n(60)) * time.Second
@@ -90,7 +90,7 @@ func (s *storm) pause() {
 }
 
 // happens is the effect of an operation.
-func (s *storm) happens(run *stet.Run) {
+func (s *loadTest) happens(run *stet.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.effects[run.ID()]++; s.effects[run.ID()] > 1 {
@@ -98,7 +98,7 @@ func (s *storm) happens(run *stet.Run) {
 	}
 }
 
-func (s *storm) plain(ctx context.Context, _ parcel) (string, error) {
+func (s *loadTest) plain(ctx context.Context, _ parcel) (string, error) {
 	run := stet.FromContext(ctx)
 	if s.n(6) == 0 {
 		return "", stet.Retryable(errors.New("no lorry"))
@@ -117,7 +117,7 @@ func (s *storm) plain(ctx context.Context, _ parcel) (string, error) {
 	return "shipped", nil
 }
 
-func (s *storm) idempotent(ctx context.Context, _ parcel) (string, error) {
+func (s *loadTest) idempotent(ctx context.Context, _ parcel) (string, error) {
 	run := stet.FromContext(ctx)
 	s.pause()
 	_ = run.Progress(ctx, 0.5, "half way")
@@ -149,14 +149,14 @@ func (s *storm) idempotent(ctx context.Context, _ parcel) (string, error) {
 }
 
 // processes are one after the other. The last sees the calm.
-func (s *storm) processes() {
+func (s *loadTest) processes() {
 	for time.Now().Before(s.end) {
 		s.process(time.Duration(30+s.n(120)) * time.Second)
 	}
 	s.process(2 * time.Hour)
 }
 
-func (s *storm) process(life time.Duration) {
+func (s *loadTest) process(life time.Duration) {
 	var cut atomic.Bool
 	store := storetest.Faulty(s.store, func(storetest.Call) storetest.Fault {
 		switch n := s.n(12); {
@@ -206,7 +206,7 @@ func (s *storm) process(life time.Duration) {
 }
 
 // look notes the outcomes that stand.
-func (s *storm) look() {
+func (s *loadTest) look() {
 	for _, it := range s.items {
 		st, err := s.sees.Lookup(context.Background(), it.ID)
 		must(s.t, err)
@@ -222,7 +222,7 @@ func (s *storm) look() {
 }
 
 // judge looks at what there is long after the load test.
-func (s *storm) judge() {
+func (s *loadTest) judge() {
 	ended := 0
 	for _, it := range s.items {
 		st, err := s.sees.Lookup(context.Background(), it.ID)
@@ -232,7 +232,7 @@ func (s *storm) judge() {
 			s.t.Errorf("%v is completed, and its effect was there %d times", it, s.effects[it.ID])
 		case state == store.Failed && string(st.Outcome.Body) == `"`+stet.ErrCancelled.Error()+`"`:
 		case state == store.Running || state == store.Accepted:
-			s.t.Errorf("%v is %v two hours after the storm, in attempt %d", it, state, st.Record.Attempt)
+			s.t.Errorf("%v is %v two hours after the loadTest, in attempt %d", it, state, st.Record.Attempt)
 		case state == store.Completed:
 			ended++
 		}

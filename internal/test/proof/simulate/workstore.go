@@ -8,13 +8,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// desk is a process whose engine has a store.WorkTxStore.
-type desk struct{ *process }
+// workStore is a process whose engine has a store.WorkTxStore.
+type workStore struct{ *process }
 
-func (d desk) store() store.WorkStore { return d.w.works }
+func (d workStore) store() store.WorkStore { return d.w.works }
 
 // inTx is the engine with the process's transactions.
-func (d desk) inTx() *stet.TxEngine[*workTx] {
+func (d workStore) inTx() *stet.TxEngine[*workTx] {
 	te, err := stet.WithTx(d.engine, d)
 	if err != nil {
 		panic(err)
@@ -23,7 +23,7 @@ func (d desk) inTx() *stet.TxEngine[*workTx] {
 }
 
 // Accept implements store.WorkStore.
-func (d desk) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
+func (d workStore) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	c := &call{p: d.process, kind: accept, key: d.w.key(req.ID), print: req.Fingerprint, owner: req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Accept(d.ctx, req, work, after)
@@ -37,7 +37,7 @@ func (d desk) Accept(ctx context.Context, req store.ClaimRequest, work []byte, a
 }
 
 // Take implements store.WorkStore.
-func (d desk) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
+func (d workStore) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	c := &call{p: d.process, kind: take, key: d.w.key(req.ID), owner: req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Take(d.ctx, req)
@@ -50,7 +50,7 @@ func (d desk) Take(ctx context.Context, req store.TakeRequest) (store.Record, er
 }
 
 // Return implements store.WorkStore.
-func (d desk) Return(ctx context.Context, cl store.Claim, after time.Duration) error {
+func (d workStore) Return(ctx context.Context, cl store.Claim, after time.Duration) error {
 	c := &call{p: d.process, kind: giveBack, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Return(d.ctx, cl, after)
 	}}
@@ -58,7 +58,7 @@ func (d desk) Return(ctx context.Context, cl store.Claim, after time.Duration) e
 }
 
 // Cancel implements store.WorkStore.
-func (d desk) Cancel(ctx context.Context, cl store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
+func (d workStore) Cancel(ctx context.Context, cl store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	c := &call{p: d.process, kind: cancel, key: d.w.key(cl.ID), fence: cl.Fence}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Cancel(d.ctx, cl, out, keep)
@@ -71,7 +71,7 @@ func (d desk) Cancel(ctx context.Context, cl store.Claim, out store.Settlement, 
 }
 
 // Save implements store.WorkStore.
-func (d desk) Save(ctx context.Context, cl store.Claim, notes store.Notes, repeatable bool) error {
+func (d workStore) Save(ctx context.Context, cl store.Claim, notes store.Notes, repeatable bool) error {
 	c := &call{p: d.process, kind: save, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Save(d.ctx, cl, notes, repeatable)
 	}}
@@ -79,7 +79,7 @@ func (d desk) Save(ctx context.Context, cl store.Claim, notes store.Notes, repea
 }
 
 // Amend implements store.WorkStore.
-func (d desk) Amend(ctx context.Context, cl store.Claim, notes store.Notes) error {
+func (d workStore) Amend(ctx context.Context, cl store.Claim, notes store.Notes) error {
 	c := &call{p: d.process, kind: strike, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Amend(d.ctx, cl, notes)
 	}}
@@ -87,7 +87,7 @@ func (d desk) Amend(ctx context.Context, cl store.Claim, notes store.Notes) erro
 }
 
 // Look implements store.WorkStore.
-func (d desk) Look(ctx context.Context, id store.ID) (store.Record, error) {
+func (d workStore) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	c := &call{p: d.process, kind: peek, key: d.w.key(id)}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Look(d.ctx, id)
@@ -100,17 +100,17 @@ func (d desk) Look(ctx context.Context, id store.ID) (store.Record, error) {
 }
 
 // Due implements store.WorkStore.
-func (d desk) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+func (d workStore) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	return d.handOut(ctx, func() ([]store.Record, error) { return d.store().Due(d.ctx, limit, again, names...) })
 }
 
 // DueMessages implements store.OutboxStore.
-func (d desk) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+func (d workStore) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
 	return d.handOut(ctx, func() ([]store.Record, error) { return d.w.outbox.DueMessages(d.ctx, limit, again) })
 }
 
 // handOut asks for what is due.
-func (d desk) handOut(ctx context.Context, ask func() ([]store.Record, error)) ([]store.Record, error) {
+func (d workStore) handOut(ctx context.Context, ask func() ([]store.Record, error)) ([]store.Record, error) {
 	var recs []store.Record
 	c := &call{p: d.process, kind: due, do: func() (err error) {
 		recs, err = ask()
@@ -123,7 +123,7 @@ func (d desk) handOut(ctx context.Context, ask func() ([]store.Record, error)) (
 }
 
 // Relayed implements store.OutboxStore.
-func (d desk) Relayed(ctx context.Context, cl store.Claim, keep store.Retention) error {
+func (d workStore) Relayed(ctx context.Context, cl store.Claim, keep store.Retention) error {
 	c := &call{p: d.process, kind: relayed, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.w.outbox.Relayed(d.ctx, cl, keep)
 	}}
@@ -131,7 +131,7 @@ func (d desk) Relayed(ctx context.Context, cl store.Claim, keep store.Retention)
 }
 
 // RunTx implements store.TxStore, but for doing anything.
-func (d desk) RunTx(context.Context, store.ClaimRequest, store.Retention,
+func (d workStore) RunTx(context.Context, store.ClaimRequest, store.Retention,
 	func(context.Context, *workTx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	panic("simulate: not simulated")
 }
@@ -157,7 +157,7 @@ type wrote struct {
 }
 
 // InTx implements store.WorkTxStore.
-func (d desk) InTx(ctx context.Context, fn func(context.Context, *workTx) error) error {
+func (d workStore) InTx(ctx context.Context, fn func(context.Context, *workTx) error) error {
 	tx := &workTx{p: d.process}
 	if err := fn(ctx, tx); err != nil {
 		return err // nothing was carried out
@@ -197,7 +197,7 @@ func (w *world) keep(tx *workTx) {
 }
 
 // statement has a statement of a transaction looked at.
-func (d desk) statement(ctx context.Context, tx *workTx, id store.ID, do func(now store.Record) error) error {
+func (d workStore) statement(ctx context.Context, tx *workTx, id store.ID, do func(now store.Record) error) error {
 	tx.key = d.w.key(id)
 	c := &call{p: d.process, kind: statement, key: tx.key}
 	c.do = func() error { return do(d.w.look(int(tx.key)).rec) }
@@ -205,7 +205,7 @@ func (d desk) statement(ctx context.Context, tx *workTx, id store.ID, do func(no
 }
 
 // SettleTx implements store.TxStore.
-func (d desk) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out store.Settlement, keep store.Retention) error {
+func (d workStore) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out store.Settlement, keep store.Retention) error {
 	tx.claim = cl
 	tx.write = func(ws store.WorkStore) (store.Record, error) {
 		if d.w.look(int(tx.key)).rec.State.Settled() {
@@ -222,7 +222,7 @@ func (d desk) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out stor
 }
 
 // SaveTx implements store.WorkTxStore.
-func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes store.Notes, repeatable bool) error {
+func (d workStore) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes store.Notes, repeatable bool) error {
 	tx.claim = cl
 	tx.write = func(ws store.WorkStore) (store.Record, error) {
 		return store.Record{}, ws.Save(d.ctx, cl, notes, repeatable)
@@ -236,7 +236,7 @@ func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes stor
 }
 
 // AcceptTx implements store.WorkTxStore.
-func (d desk) AcceptTx(ctx context.Context, tx *workTx, req store.ClaimRequest, work []byte, after time.Duration) (rec store.Record, err error) {
+func (d workStore) AcceptTx(ctx context.Context, tx *workTx, req store.ClaimRequest, work []byte, after time.Duration) (rec store.Record, err error) {
 	err = d.statement(ctx, tx, req.ID, func(now store.Record) error {
 		switch {
 		case now.State != store.None && now.Fingerprint != req.Fingerprint:

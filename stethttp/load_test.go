@@ -24,8 +24,8 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// stormSizes are lengths of content, in bytes.
-var stormSizes = []int{0, 1, 700, 2047, 2048, 2049, 5 << 10, 63 << 10, 64<<10 - 513, 64 << 10, 64<<10 + 1, 200 << 10, 256 << 10, 256<<10 + 1, 700 << 10, 1 << 20}
+// loadSizes are lengths of content, in bytes.
+var loadSizes = []int{0, 1, 700, 2047, 2048, 2049, 5 << 10, 63 << 10, 64<<10 - 513, 64 << 10, 64<<10 + 1, 200 << 10, 256 << 10, 256<<10 + 1, 700 << 10, 1 << 20}
 
 // content is what only this side of this operation has: n bytes of which each piece names it.
 func content(side, key string, n int) []byte {
@@ -34,14 +34,14 @@ func content(side, key string, n int) []byte {
 }
 
 // load test is a service whose handlers do with memory what handlers do.
-type storm struct {
+type loadTest struct {
 	t    *testing.T
 	s    *service
 	up   *httptest.Server // what a proxy hands to
 	out  http.Transport
 	wg   sync.WaitGroup // of goroutines that handlers leave behind
 	seen atomic.Int64   // requests that were compared as a whole
-	told atomic.Int64   // responses, likewise
+	told atomic.Int64   // responses, also
 	left atomic.Int64   // goroutines that were left behind with a body
 }
 
@@ -52,7 +52,7 @@ type wish struct {
 	how            string
 }
 
-var stormWays = []string{"plain", "plain", "declared", "flushed", "pieces", "left", "panic", "proxy", "early", "timeout", "fields"}
+var loadWays = []string{"plain", "plain", "declared", "flushed", "pieces", "left", "panic", "proxy", "early", "timeout", "fields"}
 
 func (w wish) path() string {
 	return fmt.Sprintf("/%s?key=%s&takes=%d&returns=%d", w.how, w.key, w.takes, w.returns)
@@ -67,7 +67,7 @@ func wishOf(u *url.URL) (w wish) {
 }
 
 // read reads a body that must be that of the operation, or the beginning of it.
-func (st *storm) read(w wish, body io.Reader, whole bool) {
+func (st *loadTest) read(w wish, body io.Reader, whole bool) {
 	got, err := io.ReadAll(body)
 	switch want := content("request", w.key, w.takes); {
 	case !bytes.HasPrefix(want, got):
@@ -79,7 +79,7 @@ func (st *storm) read(w wish, body io.Reader, whole bool) {
 	}
 }
 
-func (st *storm) handle(w http.ResponseWriter, r *http.Request) {
+func (st *loadTest) handle(w http.ResponseWriter, r *http.Request) {
 	asks := wishOf(r.URL)
 	answer := content("response", asks.key, asks.returns)
 	w.Header().Set("X-Key", asks.key)
@@ -118,7 +118,7 @@ func (st *storm) handle(w http.ResponseWriter, r *http.Request) {
 	st.answer(w, asks, answer)
 }
 
-func (st *storm) answer(w http.ResponseWriter, asks wish, answer []byte) {
+func (st *loadTest) answer(w http.ResponseWriter, asks wish, answer []byte) {
 	switch asks.how {
 	case "fields":
 		for i := range 20 {
@@ -146,7 +146,7 @@ func (st *storm) answer(w http.ResponseWriter, asks wish, answer []byte) {
 }
 
 // upstream is behind the proxy. It does not always read all.
-func (st *storm) upstream(w http.ResponseWriter, r *http.Request) {
+func (st *loadTest) upstream(w http.ResponseWriter, r *http.Request) {
 	asks := wishOf(r.URL)
 	if rand.IntN(2) == 0 {
 		st.read(asks, r.Body, false)
@@ -157,7 +157,7 @@ func (st *storm) upstream(w http.ResponseWriter, r *http.Request) {
 }
 
 // ask sends a request, which may be broken off, and compares what comes.
-func (st *storm) ask(asks wish, within time.Duration) {
+func (st *loadTest) ask(asks wish, within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	req := st.s.request("POST", asks.path(), asks.key, "").WithContext(ctx)
@@ -192,9 +192,9 @@ func (st *storm) ask(asks wish, within time.Duration) {
 	}
 }
 
-// TestStormMixesNoBytes: requests of many keys, sizes and manners, with duplicates at the same
+// TestLoadMixesNoBytes: requests of many keys, sizes and manners, with duplicates at the same
 // time and clients that leave. Each byte that a handler reads, or a client gets, names its operation.
-func TestStormMixesNoBytes(t *testing.T) {
+func TestLoadMixesNoBytes(t *testing.T) {
 	cached, err := cache.New(memory.New(memory.Options{}), cache.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestStormMixesNoBytes(t *testing.T) {
 		"HTTP/2":      {http2: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := &storm{t: t}
+			st := &loadTest{t: t}
 			set.handler = st.handle
 			// Some responses do not fit.
 			set.engine = stet.Options{Policy: stet.Policy{MaxResult: 600 << 10, Stale: stet.MayRunAgain()}}
@@ -230,14 +230,14 @@ func TestStormMixesNoBytes(t *testing.T) {
 }
 
 // blow sends the requests.
-func (st *storm) blow() {
+func (st *loadTest) blow() {
 	const callers, each = 12, 40
 	var wg sync.WaitGroup
 	for caller := range callers {
 		wg.Go(func() {
 			for n := range each {
-				asks := wish{key: fmt.Sprintf("%d-%d", caller, n), how: stormWays[rand.IntN(len(stormWays))],
-					takes: stormSizes[rand.IntN(len(stormSizes))], returns: stormSizes[rand.IntN(len(stormSizes))]}
+				asks := wish{key: fmt.Sprintf("%d-%d", caller, n), how: loadWays[rand.IntN(len(loadWays))],
+					takes: loadSizes[rand.IntN(len(loadSizes))], returns: loadSizes[rand.IntN(len(loadSizes))]}
 				var all sync.WaitGroup
 				for range 1 + rand.IntN(3) {
 					within := time.Minute

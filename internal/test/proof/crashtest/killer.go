@@ -77,8 +77,8 @@ type Lane struct {
 	Plan *Plan  // may be shared
 }
 
-// Crash test has the processes in its lanes die.
-type Siege struct {
+// Killer kills the processes in its lanes, one after the other.
+type Killer struct {
 	Lanes []*Lane
 	// Command is the process number n, from 1, for a lane; without a point in v it is
 	// to live.
@@ -101,22 +101,22 @@ type Siege struct {
 	tally Tally
 	turn  sync.Mutex // of Killed
 	spent chan struct{}
-	kills int // that there are to be
+	kills int // wanted
 }
 
 // Spent is closed when enough processes have been killed.
-func (s *Siege) Spent() <-chan struct{} { return s.spent }
+func (s *Killer) Spent() <-chan struct{} { return s.spent }
 
 // Count changes the tally.
-func (s *Siege) Count(f func(*Tally)) {
+func (s *Killer) Count(f func(*Tally)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(&s.tally)
 }
 
-// While has one process after the other killed in each lane, and then one that
-// lives, while do runs, and until it returns; then all are told to end.
-func (s *Siege) While(ctx context.Context, do func(context.Context) error) error {
+// While kills one process after the other in each lane while do runs, and then starts one
+// that stays alive until do returns. Then it ends all of them.
+func (s *Killer) While(ctx context.Context, do func(context.Context) error) error {
 	s.begin()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -137,7 +137,7 @@ func (s *Siege) While(ctx context.Context, do func(context.Context) error) error
 	return context.Cause(ctx)
 }
 
-func (s *Siege) begin() {
+func (s *Killer) begin() {
 	s.spent, s.tally = make(chan struct{}), newTally()
 	plans := make(map[*Plan]bool)
 	for _, l := range s.Lanes {
@@ -151,9 +151,9 @@ func (s *Siege) begin() {
 	}
 }
 
-// Befall has faults happen at the same time, and returns when they have, and
-// enough processes have been killed, or one has failed: then ctx is cancelled.
-func (s *Siege) Befall(ctx context.Context, faults ...func(context.Context) error) error {
+// Befall causes the faults concurrently. It returns when they have happened and enough
+// processes were killed, or cancels ctx when one has failed.
+func (s *Killer) Befall(ctx context.Context, faults ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -172,11 +172,11 @@ func (s *Siege) Befall(ctx context.Context, faults ...func(context.Context) erro
 	return context.Cause(ctx)
 }
 
-// errEnded says that a process has ended that nobody has killed.
+// errEnded is the error for a process that ended without a kill.
 var errEnded = errors.New("a process ended by itself")
 
 // hold keeps one lane.
-func (s *Siege) hold(ctx context.Context, l *Lane, calm <-chan struct{}) error {
+func (s *Killer) hold(ctx context.Context, l *Lane, calm <-chan struct{}) error {
 	for ctx.Err() == nil {
 		outages := s.outages.Load()
 		v, doomed := l.Plan.take()
@@ -210,7 +210,7 @@ func (s *Siege) hold(ctx context.Context, l *Lane, calm <-chan struct{}) error {
 }
 
 // one starts a process and returns where it died.
-func (s *Siege) one(ctx context.Context, l *Lane, v Visit, calm <-chan struct{}) (fault.Point, error) {
+func (s *Killer) one(ctx context.Context, l *Lane, v Visit, calm <-chan struct{}) (fault.Point, error) {
 	if err := s.start(ctx, l, v); err != nil {
 		return "", err
 	}
@@ -240,7 +240,7 @@ func (s *Siege) one(ctx context.Context, l *Lane, v Visit, calm <-chan struct{})
 
 // reach is how long a process has for v: up to four times as long where more have
 // missed their points than have died, as they do on a slow machine.
-func (s *Siege) reach(v Visit) time.Duration {
+func (s *Killer) reach(v Visit) time.Duration {
 	d := reachTimeout
 	if s.Reach != nil {
 		d = s.Reach(v)
@@ -255,7 +255,7 @@ func (s *Siege) reach(v Visit) time.Duration {
 
 // start starts a process; one that found no server, which may be, is followed by
 // another.
-func (s *Siege) start(ctx context.Context, l *Lane, v Visit) error {
+func (s *Killer) start(ctx context.Context, l *Lane, v Visit) error {
 	for deadline := time.Now().Add(startTimeout); ; {
 		c, err := s.Command(l, v, int(s.processes.Add(1)))
 		if err == nil {
@@ -272,7 +272,7 @@ func (s *Siege) start(ctx context.Context, l *Lane, v Visit) error {
 }
 
 // died counts a kill.
-func (s *Siege) died(ctx context.Context, at fault.Point) (err error) {
+func (s *Killer) died(ctx context.Context, at fault.Point) (err error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	n := 0
@@ -295,7 +295,7 @@ func (s *Siege) died(ctx context.Context, at fault.Point) (err error) {
 
 // restart has the server go and come back. Processes may end by themselves
 // in the meantime.
-func (s *Siege) restart(ctx context.Context) error {
+func (s *Killer) restart(ctx context.Context) error {
 	s.outages.Add(1)
 	defer s.outages.Add(1)
 	if err := s.Restart(ctx); err != nil {
@@ -307,7 +307,7 @@ func (s *Siege) restart(ctx context.Context) error {
 
 // Moved grows with all that happens to the processes of a crash test, and to what they
 // need.
-func (s *Siege) Moved() int {
+func (s *Killer) Moved() int {
 	t := s.Tally()
 	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.NetworkFaults()
 }
@@ -327,7 +327,7 @@ type Tally struct {
 func newTally() Tally { return Tally{At: make(map[fault.Point]int), Network: make(map[string]int)} }
 
 // Tally returns what has happened so far.
-func (s *Siege) Tally() Tally {
+func (s *Killer) Tally() Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := newTally()

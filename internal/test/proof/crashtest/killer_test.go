@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// besiege has one process killed at each visit, and returns what became of them.
-func besiege(t *testing.T, s *Siege, visits ...Visit) (Tally, error) {
+// killAt has one process killed at each visit, and returns what became of them.
+func killAt(t *testing.T, s *Killer, visits ...Visit) (Tally, error) {
 	t.Helper()
 	s.Command = func(_ *Lane, v Visit, _ int) (child.Command, error) { return child.Order(childEnv, v) }
 	s.Reach = func(v Visit) time.Duration {
@@ -52,7 +52,7 @@ func besiege(t *testing.T, s *Siege, visits ...Visit) (Tally, error) {
 			select {
 			case <-p.Exited():
 			default:
-				t.Error("a process outlives its siege")
+				t.Error("a process outlives its killer")
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func besiege(t *testing.T, s *Siege, visits ...Visit) (Tally, error) {
 
 func TestProcessesCountWhereTheyDie(t *testing.T) {
 	t.Parallel()
-	tally, err := besiege(t, new(Siege), Visit{Point: passed, N: 1}, Visit{Point: passed, N: 3}, Visit{Point: passed, N: 4}, Visit{Point: passed, N: 2, Stop: 200 * time.Millisecond})
+	tally, err := killAt(t, new(Killer), Visit{Point: passed, N: 1}, Visit{Point: passed, N: 3}, Visit{Point: passed, N: 4}, Visit{Point: passed, N: 2, Stop: 200 * time.Millisecond})
 	if err != nil || tally.Kills != 4 || tally.At[passed] != 2 || tally.At[Anywhere] != 1 || tally.At[Frozen] != 1 || tally.AtPoints() != 2 {
 		t.Errorf("got %+v, %v; want tally.Kills == 4, tally.At[passed] == 2, tally.At[Anywhere] == 1, tally.At[Frozen] == 1, tally.AtPoints() == 2, no error", tally, err)
 	}
@@ -69,27 +69,27 @@ func TestProcessesCountWhereTheyDie(t *testing.T) {
 
 func TestOnlyKillsAtPointsCountWhereThatIsWanted(t *testing.T) {
 	t.Parallel()
-	tally, err := besiege(t, &Siege{AtPoints: true}, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 4})
+	tally, err := killAt(t, &Killer{AtPoints: true}, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 4})
 	if err != nil || tally.Kills != 2 || tally.At[passed] != 2 || tally.Missed == 0 {
 		t.Errorf("got %+v, %v; want tally.Kills == 2, tally.At[passed] == 2, tally.Missed != 0, no error", tally, err)
 	}
-	tally, err = besiege(t, &Siege{AtPoints: true}, Visit{Point: passed, N: 4})
+	tally, err = killAt(t, &Killer{AtPoints: true}, Visit{Point: passed, N: 4})
 	if err == nil || !strings.Contains(err.Error(), "without being killed") {
-		t.Errorf("a siege whose processes never come by goes on: %+v, %v", tally, err)
+		t.Errorf("a killer whose processes never come by continues: %+v, %v", tally, err)
 	}
 }
 
 func TestProcessThatEndsByItselfIsAnErrorUnlessItsServerIsAway(t *testing.T) {
 	t.Parallel()
-	if _, err := besiege(t, new(Siege), Visit{Point: "ends", N: 1}); err == nil || !strings.Contains(err.Error(), "by itself") {
+	if _, err := killAt(t, new(Killer), Visit{Point: "ends", N: 1}); err == nil || !strings.Contains(err.Error(), "by itself") {
 		t.Errorf("the error is %v", err)
 	}
-	away := &Siege{Restarts: 1, Restart: func(context.Context) error { return nil }}
-	tally, err := besiege(t, away, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 2})
+	away := &Killer{Restarts: 1, Restart: func(context.Context) error { return nil }}
+	tally, err := killAt(t, away, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 2})
 	if err != nil || tally.Restarts != 1 {
 		t.Errorf("got %+v, %v; want tally.Restarts == 1, no error", tally, err)
 	}
-	if _, err := besiege(t, &Siege{Killed: func(int) error { return errors.New("enough") }}, Visit{Point: passed, N: 1}); err == nil {
-		t.Error("what is told of a kill cannot end a siege")
+	if _, err := killAt(t, &Killer{Killed: func(int) error { return errors.New("enough") }}, Visit{Point: passed, N: 1}); err == nil {
+		t.Error("what is told of a kill cannot end a killer")
 	}
 }
