@@ -52,38 +52,6 @@ func TestAwaitClassifiesOtherResponsesThan202(t *testing.T) {
 	}
 }
 
-func TestAwaitWithUnusualStatusResources(t *testing.T) {
-	for name, tc := range map[string]struct {
-		answers []func(http.ResponseWriter, *http.Request)
-		status  int // 0: an error
-		reason  stetclient.Reason
-		most    time.Duration
-	}{
-		"an outcome without a status": {[]func(http.ResponseWriter, *http.Request){says(200, `{"state":"completed","outcome":{}}`)}, 0, stetclient.ReasonFinal, time.Minute},
-		"a failure of its own":        {[]func(http.ResponseWriter, *http.Request){says(500, "", "Idempotent-Replayed", "false"), says(200, done)}, 201, "", time.Minute},
-		"a coding":                    {[]func(http.ResponseWriter, *http.Request){says(200, "\x1f\x8b", "Content-Encoding", "gzip")}, 0, stetclient.ReasonFinal, time.Minute},
-		"failing for 68 years":        {[]func(http.ResponseWriter, *http.Request){says(503, "", "Retry-After", "2147483647")}, 0, stetclient.ReasonTime, 10 * time.Minute},
-		"failing for 8,000 years":     {[]func(http.ResponseWriter, *http.Request){says(503, "", "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")}, 0, stetclient.ReasonTime, 10 * time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := accepting(tc.answers...)
-				client := throughStet(t, s)
-				began := time.Now()
-				got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
-				if tc.status == 0 {
-					wantError(t, err, tc.reason, stet.MayHaveExecuted)
-				} else if err != nil || got.Status != tc.status {
-					t.Errorf("%+v, %v", got, err)
-				}
-				if took := time.Since(began); took > tc.most || len(s.at) > 20 {
-					t.Errorf("took %v and %d requests", took, len(s.at))
-				}
-			})
-		})
-	}
-}
-
 // 9999 is further than a time.Duration reaches.
 func TestAwaitIsGentleWithAFarRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -127,66 +126,7 @@ type mute struct{}
 
 func (mute) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDial }
 
-func openJournal(t *testing.T) *journal.Journal {
-	t.Helper()
-	j, err := journal.Open(t.Context(), filepath.Join(t.TempDir(), "journal"), journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = j.Close() })
-	return j
-}
-
 const cancelledDocument = `{"type":"https://x/#operation-cancelled","title":"Operation cancelled","status":409,"detail":"D","retryable":false,"execution":"not executed"}`
-
-func TestReplayedCancellationIsAnOutcome(t *testing.T) {
-	cancelled := answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true")
-	j := openJournal(t)
-	in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "http://service.test/payments", Created: time.Now()}
-	if _, _, err := j.Add(t.Context(), in); err != nil {
-		t.Fatal(err)
-	}
-	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{})
-	if err != nil || got != (stetclient.Resumed{Settled: 1}) {
-		t.Errorf("got %+v, %v; want got == (stetclient.Resumed{Settled: 1}), no error", got, err)
-	}
-	s.wantAttempts(2)
-	all, err := j.List(t.Context(), "", 10)
-	if err != nil || len(all) != 1 || all[0].Answer == nil || all[0].Answer.Status != 409 || all[0].Answer.Execution != stet.NotExecuted {
-		t.Fatalf("the journal has %+v, %v", all, err)
-	}
-	// A later call of the name gets it, too, and Forget frees the name.
-	res, body, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "")
-	if err != nil || res.StatusCode != 409 || body != cancelledDocument {
-		t.Errorf("got %v %s, %v; want res.StatusCode == 409, body == cancelledDocument, no error", res, body, err)
-	}
-	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
-		t.Errorf("got %+v; want info.Execution == stet.NotExecuted, not info.Pending", info)
-	}
-	s.wantAttempts(2)
-	if err := j.Forget(t.Context(), "order 1"); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestReplayCountsForALostAttempt(t *testing.T) {
-	cancelled := answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true")
-	tr, _ := newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
-	res, _, err := post(t.Context(), t, tr, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || !info.Replayed {
-		t.Errorf("got %+v; want info.Execution == stet.NotExecuted, info.Replayed", info)
-	}
-	// The same document without the mark of a replay is a refusal, which says
-	// nothing about the attempt before.
-	tr, _ = newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset),
-		answer(409, cancelledDocument, "Content-Type", "application/problem+json"))
-	_, _, err = post(t.Context(), t, tr, "x")
-	wantError(t, err, stetclient.ReasonRefused, stet.MayHaveExecuted)
-}
 
 func TestIntentWhoseAgeCannotBeToldIsNotSent(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -200,7 +140,7 @@ func TestIntentWhoseAgeCannotBeToldIsNotSent(t *testing.T) {
 		"older than it may be": {-25 * time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := openJournal(t)
+			j := open(t, journal.Options{})
 			in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "http://service.test/payments", Created: time.Now().Add(tc.created)}
 			if _, _, err := j.Add(t.Context(), in); err != nil {
 				t.Fatal(err)

@@ -186,34 +186,6 @@ func TestDocumentedProblems(t *testing.T) {
 	}
 }
 
-func TestRefusalAfterALostAttemptIsNoOutcome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, s := newClient(t, stetclient.Options{}, fails(errReset), status(401))
-		_, _, err := post(t.Context(), t, tr, "x")
-		e := wantError(t, err, stetclient.ReasonRefused, stet.MayHaveExecuted)
-		if e.Response == nil || e.Response.StatusCode != 401 {
-			t.Errorf("the refusal is not there: %v", e.Response)
-		}
-		s.wantAttempts(2)
-	})
-}
-
-func TestStoredRefusalAfterALostAttemptIsTheOutcome(t *testing.T) {
-	for _, stored := range []string{"Idempotency-Expires", "Idempotent-Replayed"} {
-		synctest.Test(t, func(t *testing.T) {
-			tr, s := newClient(t, stetclient.Options{}, fails(errReset), status(409, stored, "true", "Idempotency-Execution", "not executed"), status(201))
-			res, _, err := post(t.Context(), t, tr, "x")
-			if err != nil || res.StatusCode != 409 {
-				t.Fatalf("%s: got %v, %v, want 409", stored, res, err)
-			}
-			if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted {
-				t.Errorf("%s: the execution is %v, want not executed", stored, info.Execution)
-			}
-			s.wantAttempts(2)
-		})
-	}
-}
-
 func TestClassifyCanRetryAStoredRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := func(res *http.Response, v stetclient.Resolution) stetclient.Resolution {
@@ -225,14 +197,6 @@ func TestClassifyCanRetryAStoredRefusal(t *testing.T) {
 			t.Fatalf("got %v, %v, want 201", res, err)
 		}
 		s.wantAttempts(2)
-	})
-}
-
-func TestLaterAttemptsDoNotUndoAnEarlierOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, _ := newClient(t, stetclient.Options{}, fails(errReset), fails(errDial))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
 	})
 }
 

@@ -50,6 +50,10 @@ func responses(t *testing.T, words string) (all []answerer) {
 			all = append(all, fails(errDial))
 		case word == "stored":
 			all = append(all, status(409, "Idempotency-Expires", "Sat, 01 Jan 2000 12:00:00 GMT", "Idempotency-Execution", "not executed"))
+		case word == "cancelled":
+			all = append(all, answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true"))
+		case word == "refused":
+			all = append(all, answer(409, cancelledDocument, "Content-Type", "application/problem+json"))
 		case err == nil:
 			all = append(all, status(code))
 		default:

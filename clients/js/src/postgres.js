@@ -299,7 +299,7 @@ function guarded(tx) {
     get(connection, name) {
       if (name === 'query') return query;
       if (name === 'release') return () => {}; // stet releases the connection; query builders that received it do so, too
-      if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
+      if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: the handler must not release this connection`);
       const value = Reflect.get(connection, name, connection);
       return typeof value === 'function' ? value.bind(connection) : value;
     },

@@ -24,7 +24,7 @@ export async function start(framework, handler, options = {}) {
   return { ...serving, logged, pool, 
     stop: async () => {
       await serving.close();
-      if (pool.totalCount > pool.idleCount) throw new Error('a connection was not given back');
+      if (pool.totalCount > pool.idleCount) throw new Error('a connection was not released');
       await pool.end();
     },
   };

@@ -115,7 +115,7 @@ export async function hold(number) {
 /**
  * Stands between a service and PostgreSQL, until it sees the first COMMIT of a connection that has
  * settled something. Then, by way: 'before', the COMMIT never arrives; 'after', it is done and its
- * answer never arrives; 'held', its client is cut off, and the COMMIT arrives once somebody has
+ * answer never arrives; 'held', its client is cut off, and the COMMIT arrives once the test has
  * looked for the record and was told that it is in flight.
  */
 export async function proxy(way) {

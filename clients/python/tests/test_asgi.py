@@ -425,7 +425,7 @@ class OneConnection:
 
 
 class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
-    async def test_those_that_wait_for_a_connection_do_not_keep_it_from_being_given_back(self) -> None:
+    async def test_waiting_requests_do_not_prevent_the_release_of_a_connection(self) -> None:
         with mock.patch.object(threads, "_THREADS", 1):
             app, idempotent = service(OneConnection())  # type: ignore[arg-type]
 
@@ -437,7 +437,7 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
         answers = await asyncio.wait_for(asyncio.gather(*(send(app, key=str(n)) for n in range(5))), 30)
         self.assertEqual([a[1]["body"] for a in answers], [b'"paid"'] * 5)
 
-    async def test_a_connection_is_not_given_back_while_a_thread_uses_it(self) -> None:
+    async def test_a_connection_is_not_released_while_a_thread_uses_it(self) -> None:
         database = OneConnection()
         app, idempotent = service(database)  # type: ignore[arg-type]
         entered, go_on, used = threading.Event(), threading.Event(), []
@@ -461,7 +461,7 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
         while not used:
             await asyncio.sleep(0)
         self.assertEqual(used, [False], "another request may have got the connection while the endpoint used it")
-        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not given back")
+        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not released")
 
     async def test_a_transaction_that_begins_after_its_request_was_cancelled_is_closed(self) -> None:
         database = OneConnection()
@@ -481,7 +481,7 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
             await request
         database.pool.release()
         await asyncio.to_thread(database.began.wait)
-        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not given back")
+        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not released")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
             await awaited(run.transaction.handle.execute(INSERT % (8200 + n)))
             await run.finish(Answer(201, [], b"paid"))
             self.assertEqual(self.ledger.paid(8200 + n), 1)
-        self.assertTrue(plain.autocommit and waiting.autocommit, "the connection is given back as it was")
+        self.assertTrue(plain.autocommit and waiting.autocommit, "the connection is released unchanged")
 
     async def test_a_connection_of_sqlalchemy_will_do(self) -> None:
         engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"), future=True)

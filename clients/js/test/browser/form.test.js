@@ -1,4 +1,4 @@
-// A form that is submitted, reloaded and submitted again charges once, wherever the network is cut.
+// A form that is submitted, reloaded and submitted again charges once, if the network is cut at any point.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
