@@ -447,7 +447,7 @@ func TestFailedReleasePassesTheResponseOn(t *testing.T) {
 	store.release.Store(true)
 	s := start(t, setup{store: store, handler: func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }})
 	wantReply(t, s.post("k", "{}"), 429, "", false)
-	if !strings.Contains(s.log.String(), "not given back yet") {
+	if !strings.Contains(s.log.String(), "not released yet") {
 		t.Errorf("log: %s", s.log.String())
 	}
 }
