@@ -28,7 +28,7 @@ const (
 // Entry is a line of the audit. It has no key but that in Status.Op.
 type Entry struct {
 	Stage      Stage
-	Status     stet.Status // what was shown to the verifier
+	Status     stet.Status // as the verifier got it
 	Resolution store.State // its next state, see stet.Resolution.State
 	Err        error       // why it failed, or could not be verified
 }
@@ -63,8 +63,8 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 		return
 	}
 	if st.Record.State == store.Running && !r.o.DryRun {
-		// Before anybody is asked: what a run that is not dead stores from now
-		// on is refused, so the resolution is about what was shown.
+		// Before the verifier is called: a run that is still alive can then store nothing,
+		// and the record stays as the verifier gets it.
 		if st, err = r.end(ctx, st, class); err != nil {
 			p.fail(ctx, st, err)
 			return
@@ -74,10 +74,10 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 			return
 		}
 	}
-	verdict, err := r.decide(ctx, st, policy)
+	resolution, err := r.decide(ctx, st, policy)
 	switch {
 	case ctx.Err() != nil:
-		return // what was cut short is no resolution
+		return // an interrupted verifier has no resolution
 	case errors.Is(err, errBlind):
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Blind++ })
@@ -85,11 +85,11 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 		r.event(ctx, st, class, err)
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.fail(ctx, st, err)
-	case verdict.State() == store.Unknown:
+	case resolution.State() == store.Unknown:
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 	default:
-		p.carryOut(ctx, st, class, verdict)
+		p.carryOut(ctx, st, class, resolution)
 	}
 }
 
@@ -141,7 +141,7 @@ func (p *pass) add(f func(*Report)) {
 }
 
 func (p *pass) fail(ctx context.Context, st stet.Status, err error) {
-	p.r.o.ErrorLog.WarnContext(ctx, "reconcile: an operation is left as it is", slog.String("id", st.Record.ID.String()), slog.Any("error", err))
+	p.r.o.ErrorLog.WarnContext(ctx, "reconcile: an operation is left unchanged", slog.String("id", st.Record.ID.String()), slog.Any("error", err))
 	p.add(func(rep *Report) { rep.Looked++; rep.Errors++ })
 }
 
@@ -152,7 +152,7 @@ func (r *Reconciler) audit(ctx context.Context, e Entry) error {
 	return r.o.Audit(ctx, e)
 }
 
-// look reads a record as it is now.
+// look reads a record.
 func (r *Reconciler) look(ctx context.Context, id store.ID) (stet.Status, error) {
 	return r.engine.Lookup(ctx, id)
 }
@@ -231,7 +231,7 @@ func (r *Reconciler) expire(ctx context.Context, st stet.Status) error {
 	case err != nil:
 		return err
 	case run.Replayed():
-		return &stet.Error{Kind: stet.KindFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended meanwhile")}
+		return &stet.Error{Kind: stet.KindFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended in the meantime")}
 	}
 	return run.Settle(ctx, stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
 }

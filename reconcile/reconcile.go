@@ -1,34 +1,31 @@
-// Package reconcile resolves expired runs: it goes through the records whose outcome is
-// unknown, asks the verifier of their class (stet.Policy.Verify), which can look in the
-// business tables or ask the payment processor, and resolves each record under the fence
-// that was shown to the verifier.
+// Package reconcile resolves expired runs. It scans the records whose outcome is unknown, and
+// calls the verifier of their class (stet.Policy.Verify), which can read the business tables or
+// ask the payment processor. Then it resolves each record under the fence that the verifier got.
 //
 //	r, err := reconcile.New(engine, reconcile.Options{})
 //	report, err := r.Pass(ctx)
 //
-// A verifier is asked about operations whose records keep scope and key: accepted ones,
-// and those of which stet.Policy.KeepKey keeps them. It is asked about others if
-// Options.ByRef says that it looks by their reference (stet.Op.Ref). Options.Verify, which
-// is asked first, is shown all records.
+// A verifier is called for operations whose records have scope and key: accepted operations,
+// and those of a policy with KeepKey. With Options.ByRef it is also called for records with a
+// reference (stet.Op.Ref). Options.Verify is called first, for all records.
 //
-// A run is dead when its record is unknown, or running under a lease that has run out.
-// Any number of processes may reconcile one store at the same time: a resolution is
-// written under the fence of the record that it is about, so it is refused if the
-// record has changed since, and the first of two resolutions counts. An expired run is marked unknown
-// before its verifier is asked, so it can no longer write notes.
+// A run is expired if its record is unknown, or running with an expired lease. Any number of
+// processes may reconcile one store at the same time: a resolution is refused if the record has
+// changed since it was read, so the first of two resolutions counts. An expired run is marked
+// unknown before its verifier is called, so that it can no longer write notes.
 //
-// # What becomes of a record
+// # The resolution of a record
 //
 //	the verifier                     the operation
 //	ItHappened                       settled with that outcome
-//	ItDidNotHappen                   accepted: handed to a worker again;
-//	                                 else retryable: the next retry runs it. A step in doubt
-//	                                 runs again then, and a step that was done does not
-//	MayRunAgain                      the same, unless a step is in doubt: left unknown
+//	ItDidNotHappen                   accepted again, for a worker; otherwise retryable: the
+//	                                 next retry runs it. An open step runs again then, and a
+//	                                 finished step does not
+//	MayRunAgain                      the same; with an open step it stays unknown
 //	CannotKnow                       Policy.Stale is the resolution
-//	was not asked, as it would be    left unknown, and counted as Blind
-//	asked by an empty key
-//	an error, or a panic             left unchanged, and asked about again in the next pass
+//	was not called, because the      left unknown, and counted as Blind
+//	record has no key
+//	an error, or a panic             left unchanged until the next pass
 package reconcile
 
 import (
@@ -58,32 +55,31 @@ const (
 // Options configure a Reconciler. The zero value applies the policies of the
 // engine's classes.
 type Options struct {
-	// Verify, if set, is asked about each record before the verifier of its class, which
-	// is asked if this one cannot know. It is for what knows of a run by other means than
-	// its books, as the workers of package stetwork do. It may be called more than once for
-	// a run, and by several processes at a time; its context ends after the class's
-	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
-	// just paused: the operation runs again.
+	// Verify, if set, is called for each record before the verifier of its class, which is
+	// called if this one cannot know. It is for other sources than the service's books, such
+	// as the workers of package stetwork. It may be called more than once for a run, and by
+	// several processes at the same time. Its context ends after the class's
+	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not just
+	// paused, because the operation then runs again.
 	Verify func(context.Context, stet.Status) (stet.Resolution, error)
-	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone, so
-	// that they are asked about records without a key, too, if those have a reference.
-	// References must tell scopes apart then, and not be a client's to choose: what is found
-	// under the same one of another tenant would be replayed to this one. Record.Scope is
-	// the store.DigestScope to compare with. What is longer than store.MaxLabel is cut, and
-	// not found. Default: they are asked about records with a key only. A verifier that
-	// looks by key would say of all others that they did not happen.
+	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone. They
+	// are then also called for records without a key that have a reference. References must
+	// then be unique across scopes, and not be chosen by clients: otherwise the outcome of one
+	// tenant could be replayed to another. Compare Record.Scope with store.DigestScope.
+	// References longer than store.MaxLabel are cut, and not found. Default: verifiers are
+	// called for records with a key only.
 	ByRef bool
-	// Select, if set, says which records to resolve. Default: all.
+	// Select, if set, selects the records to resolve. Default: all.
 	Select func(stet.Status) bool
-	// Class returns the policy's name for a record that has none, of an operation that
-	// was not accepted. Default: that of its Label.
+	// Class returns the policy of a record without a class, of an operation that was not
+	// accepted. Default: that of its Label.
 	Class func(store.Record) string
-	// Scope, unless it is zero, is the store.DigestScope of the only scope.
+	// Scope, unless zero, restricts a pass to the scope with this store.DigestScope.
 	Scope store.ID
-	// OlderThan leaves out records that were claimed less than this ago.
+	// OlderThan leaves out records that were claimed less than this ago. Default 0.
 	OlderThan time.Duration
-	// UnknownOnly leaves expired runs that are not marked unknown yet to the store's sweep:
-	// finding them means, on SQLite, looking at every record.
+	// UnknownOnly leaves expired runs that are not yet marked unknown to the store's sweep.
+	// Without it, a pass on SQLite reads every record.
 	UnknownOnly bool
 	// AcceptedFor, if set, is how long an accepted operation may wait for a worker,
 	// since it was accepted or last taken. It must be longer than any Work.After and
@@ -100,7 +96,7 @@ type Options struct {
 	// Default DefaultEvery.
 	Every time.Duration
 
-	// DryRun asks and reports, and changes nothing.
+	// DryRun calls the verifiers and reports, and changes nothing.
 	DryRun bool
 	// Audit, if set, is called with each decision before it is carried out, and with its
 	// result; calls are concurrent. A decision for which it returns an error is not

@@ -157,7 +157,7 @@ type attempt struct {
 func (a *attempt) perform(ctx context.Context) {
 	switch {
 	case a.run.Declared() == stet.MayHaveExecuted: // an earlier run has left an open step
-		a.park(ctx)
+		a.markUnknown(ctx)
 		return
 	case a.run.Cancelling:
 		a.fail(ctx, stet.ErrCancelled)
@@ -167,7 +167,7 @@ func (a *attempt) perform(ctx context.Context) {
 		return
 	}
 	if !a.begin() { // it was being taken when Shutdown ended the handlers' contexts
-		a.told(ctx, a.run.Release(ctx, stet.Again{Uncounted: true}))
+		a.logUnstored(ctx, a.run.Release(ctx, stet.Again{Uncounted: true}))
 		return
 	}
 	defer func() {
@@ -182,7 +182,7 @@ func (a *attempt) perform(ctx context.Context) {
 	case stet.KindOf(err) == stet.KindUnknown:
 		a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown until a verifier or an operator has found it out", slog.Any("error", err))
 	case err != nil:
-		a.told(ctx, err)
+		a.logUnstored(ctx, err)
 	case out.Failed:
 		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", told(out)))
 	}
@@ -223,7 +223,7 @@ func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 		}
 		says := a.run.Declared()
 		if a.h.tx && says == stet.MayHaveExecuted {
-			a.doubt()
+			a.storeOpenStep()
 		}
 		if errors.Is(context.Cause(a.run.Context()), stet.ErrCancelled) && (err != nil || out.Failed || says != stet.Executed) {
 			err = stet.Permanent(stet.ErrCancelled)
@@ -307,12 +307,12 @@ func (a *attempt) backoff() time.Duration {
 	return min(max(a.w.o.Backoff(a.run.Counted), 0), store.MaxDelay)
 }
 
-// doubt stores, as an open step, what a handler of HandleTx has declared: an
-// effect that no rollback undoes. What is marked unknown without it is run again.
-func (a *attempt) doubt() {
+// storeOpenStep stores the effect that a handler of HandleTx has declared as an open step.
+// Otherwise the unknown operation would run again after the rollback.
+func (a *attempt) storeOpenStep() {
 	_, err := stet.StepOnce(a.run.Context(), "what Declare was called for", func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
 	if !errors.Is(err, errDeclared) {
-		a.told(a.run.Context(), err)
+		a.logUnstored(a.run.Context(), err)
 	}
 }
 
@@ -320,17 +320,17 @@ func (a *attempt) fail(ctx context.Context, err error) {
 	a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", err))
 	failed := err
 	_, err = a.run.Do(ctx, func(error) stet.Again { return stet.Again{Failed: failed} }, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, stet.Permanent(failed) })
-	a.told(ctx, err)
+	a.logUnstored(ctx, err)
 }
 
-func (a *attempt) park(ctx context.Context) {
-	a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown; it is parked until a verifier or an operator resolves it")
-	a.told(ctx, a.run.MarkUnknown(ctx))
+func (a *attempt) markUnknown(ctx context.Context) {
+	a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown; a verifier or an operator must resolve it")
+	a.logUnstored(ctx, a.run.MarkUnknown(ctx))
 }
 
-// told logs how the end of a run was not made durable.
-func (a *attempt) told(ctx context.Context, err error) {
+// logUnstored logs that the end of a run may not be stored.
+func (a *attempt) logUnstored(ctx context.Context, err error) {
 	if err != nil {
-		a.log.ErrorContext(ctx, "stetwork: how a run ended may not be stored", slog.Any("error", err))
+		a.log.ErrorContext(ctx, "stetwork: the end of a run may not be stored", slog.Any("error", err))
 	}
 }

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	ownAgain = time.Minute // Again of what is run here: it is taken at once
+	ownAgain = time.Minute // Again without a queue: operations are taken at once
 
 	queuePause    = 100 * time.Millisecond // after a failure of the queue, or the store
 	maxQueuePause = 5 * time.Second
@@ -38,13 +38,13 @@ const (
 	probes     = 3
 )
 
-// Queue carries accepted operations to workers, which call Worker.Do. It may lose
-// items, bring them twice, late, or in another order: none of that loses an
-// operation or runs it twice.
+// Queue carries accepted operations to workers, which call Worker.Do. It may lose items,
+// deliver them twice, late, or in another order. None of that loses an operation or runs it
+// twice.
 type Queue interface {
-	// Enqueue hands items over. nil says that the queue has them, as durably as
-	// it keeps things; after an error they are passed again, one by one. ctx
-	// ends after half a minute at most.
+	// Enqueue passes items to the queue. nil says that the queue has stored them, as durably
+	// as it stores anything. After an error they are passed again, one by one. ctx ends after
+	// at most 30 seconds.
 	Enqueue(ctx context.Context, items []stet.Item) error
 }
 
@@ -56,21 +56,19 @@ func (f QueueFunc) Enqueue(ctx context.Context, items []stet.Item) error { retur
 
 // DispatcherOptions configure a Dispatcher. The zero value is usable.
 type DispatcherOptions struct {
-	// Batch is how many items are passed together at most, up to
-	// store.MaxBrowse. Default DefaultBatch.
+	// Batch is the maximum of items in one call, up to store.MaxBrowse. Default DefaultBatch.
 	Batch int
-	// Again is how long after an operation was handed to the queue it is handed
-	// over again, unless a worker has taken it by then; at most store.MaxDelay.
-	// Let it be longer than the queue usually is: a backlog that waits longer is
-	// enqueued a second time. An operation that the queue refuses waits as long,
-	// and so does what it has not taken for a minute. Default DefaultAgain.
+	// Again is the time after which an operation is passed to the queue again, if no worker
+	// has taken it; at most store.MaxDelay. It should be longer than the usual backlog of the
+	// queue, which would otherwise hold operations twice. A refused operation waits as long.
+	// Default DefaultAgain.
 	Again time.Duration
-	// Poll is how often the store is asked when this process has accepted
-	// nothing, half as much more or less at random. Default DefaultPoll.
+	// Poll is the interval of reads while this process accepts nothing, 50 % more or less at
+	// random. Default DefaultPoll.
 	Poll time.Duration
-	// Names are those of the operations that the queue gets. What its consumers
-	// have no handler for they would keep from others. Default: all, but of a
-	// Worker without a Queue those that it has handlers for.
+	// Names are the names of the operations that the queue gets. Leave out names that its
+	// consumers have no handlers for. Default: all; for a Worker without a Queue, the names of
+	// its handlers.
 	Names []string
 	// ErrorLog gets what goes wrong. Default slog.Default().
 	ErrorLog *slog.Logger
@@ -119,8 +117,8 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 	return &Dispatcher{engine: engine, queue: queue, o: o, room: func(context.Context) int { return o.Batch }}, nil
 }
 
-// Run passes what is due until ctx ends, and returns nil. What it holds
-// then is due again, later.
+// Run passes due operations to the queue until ctx ends, and returns nil. Operations that it
+// then still has are due again, later.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	pause := queuePause
 	var kept []inHand // what the queue has not taken yet
@@ -181,7 +179,7 @@ func (d *Dispatcher) names() (names []string, any bool) {
 func (d *Dispatcher) due(ctx context.Context, n int, names []string) ([]stet.Item, bool) {
 	items, err := d.engine.Due(ctx, n, d.o.Again, names...)
 	if err != nil {
-		d.o.ErrorLog.WarnContext(ctx, "stetwork: the store could not be asked for what is due", slog.Any("error", err))
+		d.o.ErrorLog.WarnContext(ctx, "stetwork: due operations could not be read", slog.Any("error", err))
 	}
 	return items, err == nil
 }
@@ -224,7 +222,7 @@ func (d *Dispatcher) hand(ctx context.Context, items []inHand) []inHand {
 	}
 	now, n := time.Now(), len(kept)
 	kept = slices.DeleteFunc(slices.Clone(kept), func(it inHand) bool { return !now.Before(it.until) })
-	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take what is due; it is tried again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
+	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take due operations; they are passed again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
 	return kept
 }
 

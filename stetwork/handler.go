@@ -41,10 +41,9 @@ func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payloa
 	return handle(w, name, false, h)
 }
 
-// HandleIdempotent is Handle for a handler that may be run again however the run
-// of an earlier run: because doing it twice has one effect, or because all that
-// has effects is in steps (stet.Step, stet.StepTx). An expired run is repeated, and so
-// is one that returned an error.
+// HandleIdempotent is Handle for a handler that may run again after any earlier run: doing it
+// twice has one effect, or all of its effects are in steps (stet.Step, stet.StepTx). An
+// expired run is repeated, and so is a run that returned an error.
 func HandleIdempotent[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
 	return handle(w, name, true, h)
 }
@@ -63,7 +62,7 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 			return stet.Outcome{}, err
 		}
 		out, encoding := a.outcomeOf(value)
-		a.told(ctx, encoding)
+		a.logUnstored(ctx, encoding)
 		return out, nil
 	}})
 }
@@ -167,7 +166,7 @@ func (w *Worker) handler(name string) (handler, bool) {
 	return h, ok
 }
 
-// decode returns the payload. One that does not fit had no effect: a newer process
+// decode returns the payload. A payload that cannot be decoded had no effect: a newer process
 // may be able to read it.
 func decode[P any](r *stet.Lease) (p P, err error) {
 	if raw, ok := any(&p).(*[]byte); ok {
@@ -180,7 +179,7 @@ func decode[P any](r *stet.Lease) (p P, err error) {
 	return p, nil
 }
 
-// misfit says why JSON does not fit, without what it says: it goes into logs.
+// misfit returns why JSON cannot be decoded, without its content, because the text is logged.
 func misfit(err error) string {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		what, _, _ := strings.Cut(e.Value, " ")

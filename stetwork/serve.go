@@ -85,11 +85,10 @@ func (w *Worker) serve(ctx context.Context) error {
 	return err
 }
 
-// Shutdown has the worker take no more, and waits until all runs that it has begun
-// have ended. When ctx ends it ends the contexts of their handlers: what is then
-// given up without an effect, or can be run again, is released, and anything else
-// is marked unknown. The error says that handlers have not returned although their contexts
-// have ended: their leases are kept until they do, or the process ends.
+// Shutdown stops the worker from taking operations, and waits until its runs have ended. When
+// ctx ends, it ends the contexts of their handlers: a run that then ends without an effect, or
+// may be repeated, is released, and any other is marked unknown. The error says that handlers
+// have not returned. Their leases are renewed until they do, or the process ends.
 func (w *Worker) Shutdown(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.stopped {
@@ -122,7 +121,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	}
 }
 
-// embedded is the queue of one machine: it runs what it is given.
+// embedded is the queue within this process.
 type embedded struct {
 	w     *Worker
 	full  bool // the last batch was as large as it could be
@@ -197,18 +196,18 @@ func (w *Worker) recover(ctx context.Context) {
 	}
 	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, UnknownOnly: true, ErrorLog: w.o.ErrorLog})
 	if err != nil {
-		w.o.ErrorLog.ErrorContext(ctx, "stetwork: dead runs are not looked after", slog.Any("error", err))
+		w.o.ErrorLog.ErrorContext(ctx, "stetwork: expired runs are not recovered", slog.Any("error", err))
 		return
 	}
 	sweeper, sweeps := store.As[store.Sweeper](w.engine.Store())
 	said := make(map[string]time.Time)
 	for {
 		w.findStrays(ctx, said)
-		if sweeps { // what is dead is marked unknown, without waiting for the engine's
-			_, _ = sweeper.Sweep(ctx, sweepLimit) // which comes soon
+		if sweeps { // marks expired runs unknown, before the engine's own sweep does
+			_, _ = sweeper.Sweep(ctx, sweepLimit)
 		}
 		if _, err := r.Pass(ctx); err != nil && ctx.Err() == nil {
-			w.o.ErrorLog.WarnContext(ctx, "stetwork: dead runs could not be looked after", slog.Any("error", err))
+			w.o.ErrorLog.WarnContext(ctx, "stetwork: expired runs could not be recovered", slog.Any("error", err))
 		}
 		timer.Sleep(ctx, timer.Around(w.o.RecoverEvery))
 		if ctx.Err() != nil {
@@ -217,9 +216,9 @@ func (w *Worker) recover(ctx context.Context) {
 	}
 }
 
-// findStrays says of the operations that have waited longest which have no handler
-// here: another process may have one, or their name is a mistake. said is when a name
-// was spoken of.
+// findStrays logs the names of the oldest waiting operations that have no handler here:
+// another process may have one, or the name is a mistake. said has the time of the last log
+// line of a name.
 func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
 	b, ok := store.As[store.Browser](w.engine.Store())
 	if !ok || w.o.Queue != nil || w.o.NoStrays {
@@ -227,7 +226,7 @@ func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
 	}
 	page, err := b.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: strayAfter})
 	if err != nil {
-		return // as the reconciler will say
+		return // the reconciler logs the error
 	}
 	for _, rec := range page.Records {
 		name := rec.Label.Name
@@ -244,10 +243,9 @@ func (w *Worker) handles(st stet.Status) bool {
 	return ok
 }
 
-// Verify says of an expired run what this worker knows: that it may be repeated, if it
-// is of HandleTx or HandleIdempotent, unless a step that must not be repeated is in
-// doubt; of any other run that it cannot know. It is for reconcile.Options.Verify; Run has
-// it asked already.
+// Verify resolves expired runs of HandleTx and HandleIdempotent without an open StepOnce: they
+// may run again. Of other runs it cannot know. Use it as reconcile.Options.Verify; Run already
+// does.
 func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Resolution, error) {
 	if h, ok := w.handler(st.Name); ok && h.again && st.OpenStep == "" {
 		return stet.MayRunAgain(), nil

@@ -1,16 +1,16 @@
-// Package stetwork runs accepted operations (see stet.Engine.Accept): it hands them
-// to handlers by name, once each, and makes their outcomes durable.
+// Package stetwork runs accepted operations (see stet.Engine.Accept): it calls the handler of
+// each by its name, and stores the outcome.
 //
 //	worker, err := stetwork.New(engine, stetwork.Options{})
 //	err = stetwork.HandleTx(worker, te, "ship", func(ctx context.Context, tx *sql.Tx, p Parcel) (Receipt, error) { … })
 //	err = worker.Run(ctx)
 //
-// The record is the queue. Run asks the store for what is due, woken at once by
-// what this process accepts; beyond one machine Options.Queue carries operations to
-// workers elsewhere, which call Worker.Do. A queue is a messenger only: what it
-// loses is returned again, and what it brings twice runs once.
+// The record is the queue. Run reads the due operations from the store, at once when this
+// process accepts one. For more machines, Options.Queue carries operations to workers, which
+// call Worker.Do. A queue may lose an operation, which is then passed again, or deliver it
+// twice; it still runs once.
 //
-// # What becomes of a run
+// # The end of a run
 //
 //	the handler                              the operation
 //	returns a value                          completed; from HandleTx in one commit with its writes
@@ -32,9 +32,9 @@
 //	declares MayHaveExecuted
 //	  of Handle, HandleTx                    unknown
 //	  of HandleIdempotent                    runs again, with backoff
-//	has a stet.StepOnce in doubt             unknown
-//	is interrupted by Shutdown, or the       runs again at once, where it may run
-//	  engine's Close                           again at all; the attempt does not count
+//	has an open stet.StepOnce                unknown
+//	is interrupted by Shutdown, or the       runs again at once, if it may run
+//	  engine's Close                           again; the attempt does not count
 //	has run Options.MaxAttempts times        failed, with the last error
 //	returns an error after a cancellation    failed, with stet.ErrCancelled
 //	dies with its process
@@ -83,45 +83,40 @@ const (
 
 // Options configure a Worker. The zero value is usable.
 type Options struct {
-	// Concurrency is how many operations run at a time in this process. Default
+	// Concurrency is how many operations run at the same time in this process. Default
 	// DefaultConcurrency.
 	Concurrency int
-	// MaxAttempts is how often an operation is run before it is settled as
-	// failed with its last error; runs that died count, those that a shutdown
-	// interrupted do not (see stet.Lease.Counted). Default DefaultMaxAttempts;
-	// negative: no limit.
+	// MaxAttempts is how often an operation runs before it is settled as failed, with its last
+	// error. Abandoned runs count, runs that a shutdown interrupted do not (see
+	// stet.Lease.Counted). Default DefaultMaxAttempts; negative: no limit.
 	MaxAttempts int
-	// Backoff returns how long an operation has to wait after its n-th attempt
-	// that counts, from 1; at most store.MaxDelay. Default: anything up to a time that doubles,
-	// from MinBackoff to MaxBackoff ("full jitter").
+	// Backoff returns the wait after the n-th attempt that counts, from 1; at most
+	// store.MaxDelay. Default: a random time up to a limit that doubles from MinBackoff to
+	// MaxBackoff ("full jitter").
 	Backoff func(n int) time.Duration
-	// Queue, if set, is what Run hands due operations to, instead of running
-	// them here. Whatever consumes the queue calls Do.
+	// Queue, if set, receives due operations from Run, which then does not run them. Consumers
+	// of the queue call Do.
 	Queue Queue
-	// Dispatch configures how Run gets hold of what is due.
+	// Dispatch configures how Run reads due operations.
 	Dispatch DispatcherOptions
-	// Await, if set, is called before operations are taken, and returns when that is worth
-	// while: as soon as what the handlers need can be used, a service for instance. No run
-	// begins in the meantime, so that none is left behind if the process dies. It returns an
-	// error when ctx has ended, and only then.
+	// Await, if set, is called before operations are taken, and returns when the dependencies
+	// of the handlers are available, for example a service. No run begins before, so a crash
+	// during the wait leaves none behind. It returns an error only if ctx has ended.
 	Await func(ctx context.Context) error
-	// CancelEvery is how often the store is asked whether the cancellation of a
-	// running operation was asked for. Default DefaultCancelEvery; negative:
-	// never.
+	// CancelEvery is the interval of reads whether a running operation was cancelled. Default
+	// DefaultCancelEvery; negative: never.
 	CancelEvery time.Duration
-	// RecoverEvery is how often Run looks for expired runs of operations that it
-	// has handlers for. It needs a store that can be browsed. Default
-	// DefaultRecoverEvery; negative: never.
+	// RecoverEvery is the interval of scans for expired runs of operations that it has
+	// handlers for. The store must be a store.Browser. Default DefaultRecoverEvery; negative:
+	// never.
 	RecoverEvery time.Duration
-	// NoStrays has Run say nothing of operations that wait and have no handler here.
+	// NoStrays stops Run from logging waiting operations without a handler here.
 	NoStrays bool
-	// Drain is how long Run, when its context has ended, waits for handlers
-	// before it ends their contexts too. Default DefaultDrain; negative: not at
-	// all.
+	// Drain is how long Run waits for handlers after its context has ended, before it ends
+	// their contexts. Default DefaultDrain; negative: no wait.
 	Drain time.Duration
-	// ErrorLog gets operations that fail or are marked unknown, and what goes wrong;
-	// never a key or a payload, but the text of handlers' errors. Default
-	// slog.Default().
+	// ErrorLog receives failed and unknown operations and other errors, with the text of the
+	// errors of handlers, never a key or a payload. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

@@ -7,20 +7,19 @@
 //	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue})
 //	consumer, err := broker.NewConsumer(worker, amqp.Envelope, broker.ConsumerOptions{})
 //	receiver, err := amqp.New(consumer, amqp.Options{URL: url, Queue: "work"})
-//	// worker.Run(ctx) publishes what is due, receiver.Run(ctx) has it run
+//	// worker.Run(ctx) publishes due operations, receiver.Run(ctx) runs them
 //
-// A message says which operation must be run, and nothing of what it is about. It
-// is acknowledged when the operation has been watched, however it ended:
-// attempts, backoff and outcomes are the worker's, and one that must be run again
-// is published again. What the broker loses is published again, too, after
-// stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message
-// that names no operation is dead-lettered.
+// A message contains the ID of an operation, not its payload. It is acknowledged after the
+// attempt, whatever its end: attempts, backoff and outcomes are the worker's, and an operation
+// that must run again is published again. An operation whose message was lost is published
+// again after stetwork.DispatcherOptions.Again, and a message that arrives twice runs once.
+// Only a message without an operation is dead-lettered.
 //
-// A process that has no handler for an operation, or not its class, acknowledges the
-// message too, and says so in its log: the record is the queue, the operation stays
-// accepted, and is published again after DispatcherOptions.Again. So let all that
-// consume from one queue have the same handlers; others get a queue of their own, by
-// NewQueue's to. During a release of a new handler, deploy it before what accepts for it.
+// A process without a handler for an operation, or without its class, also acknowledges the
+// message, and logs that: the operation stays accepted, and is published again after
+// DispatcherOptions.Again. Therefore all consumers of a queue need the same handlers; use
+// NewQueue's function for other queues. Deploy a new handler before the code that accepts
+// operations for it.
 //
 // On Kafka the operations of a partition run one after the other.
 package broker
@@ -52,7 +51,7 @@ type body struct {
 // stet.KindInvalid.
 func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queue, error) {
 	if publish == nil || to == nil {
-		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and one that says where to")
+		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and one that returns the destination")
 	}
 	return stetwork.QueueFunc(func(ctx context.Context, items []stet.Item) error {
 		messages := make([]stet.Message, len(items))
@@ -99,7 +98,7 @@ func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o
 		})
 }
 
-// decide says what the broker is told about an item, of which the worker said err.
+// decide converts the result of an attempt to a decision about its message.
 func decide(ctx context.Context, it stet.Item, deliveries int, err error, log *slog.Logger) stetmsg.Decision {
 	d := stetmsg.Decision{Action: stetmsg.Retry, ID: it.ID, Err: err, After: timer.Backoff(deliveries, stetmsg.MinBackoff, stetmsg.MaxBackoff)}
 	switch {

@@ -9,26 +9,22 @@
 //	…
 //	st, err := stetriver.AcceptTx(ctx, te, queue, tx, op, work)
 //
-// The other way is to accept with stet.TxEngine.Accept, or Engine.Accept, and leave the rest to
-// Worker.Run, or to a stetwork.Dispatcher where only acceptances are made: the record
-// keeps what was accepted, and jobs are inserted afterwards, as many at a time as have
-// come. That does more in the same time (docs/speed.md), and an acceptance takes one
-// round trip less. But River knows of an operation only when it has been passed:
-// call Engine.Wake after the commit, for that to be at once.
+// Alternatively, accept with stet.TxEngine.Accept or Engine.Accept, and let Worker.Run, or a
+// stetwork.Dispatcher in a process that only accepts, insert the jobs afterwards in batches.
+// The throughput is higher (docs/speed.md), and an acceptance takes one round trip less. Call
+// Engine.Wake after the commit, so that the job is inserted at once.
 //
-// A job says which operation must be run, and nothing of what it is about.
-// Attempts, backoff and outcomes are the worker's: a job is complete when its
-// operation has been watched, however it ended, and one that must be
-// run again gets another job. Running a job twice is harmless; so
-// river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
-// should not hold up for longer what River had given it: River gives a job to another
-// process after that time, but not before the RunTimeout of its operation's policy and
-// a minute. Worker.Run must be running somewhere, for what needs another job.
+// A job contains the ID of an operation, not its payload. Attempts, backoff and outcomes are
+// the worker's: a job is complete after the attempt, whatever its end, and an operation that
+// must run again gets another job. Running a job twice is harmless. Therefore
+// river.Config.RescueStuckJobsAfter may be minutes: after that time River gives the job of a
+// killed process to another one, but not before the RunTimeout of the operation's policy and a
+// minute. One process must run Worker.Run, for operations that need another job.
 //
-// A job that lands in a process without a handler for its operation is put off, by
-// half a minute, for another process to have it; after ten minutes it is cancelled,
-// with an error that names what is missing, for River's ErrorHandler and in the job's
-// row. The operation stays accepted, and gets another job as others do.
+// A job in a process without a handler for its operation is snoozed for 30 seconds, so that
+// another process can take it. After ten minutes it is cancelled with an error that names the
+// handler, for River's ErrorHandler and in the job's row. The operation stays accepted, and
+// gets another job.
 package river
 
 import (
@@ -53,7 +49,7 @@ const Kind = "stet"
 
 const (
 	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be looked at
-	unknownPause = 30 * time.Second // and one that this process has no handler for
+	unknownPause = 30 * time.Second // and for an operation without a handler in this process
 	maxSnoozes   = 20               // of such a job
 	margin       = time.Minute      // of a job, beyond its run: to wait for its turn, and to store its end
 )
@@ -159,7 +155,7 @@ func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
 		return nil, misuse.Errorf("stetwork/river: New needs a client of River's")
 	}
 	if i := o.Insert; !reflect.ValueOf(i.UniqueOpts).IsZero() || i.Pending || !i.ScheduledAt.IsZero() {
-		return nil, misuse.Errorf("stetwork/river: Options.Insert has UniqueOpts, Pending or ScheduledAt: an operation that is to be run again would get no job, or none that runs")
+		return nil, misuse.Errorf("stetwork/river: Options.Insert has UniqueOpts, Pending or ScheduledAt: an operation that must run again would get no job, or a job that does not run")
 	}
 	if o.Again < 0 || o.Again > store.MaxDelay {
 		return nil, misuse.Errorf("stetwork/river: Options.Again is %v; it must be 0 to %v", o.Again, store.MaxDelay)
