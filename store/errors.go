@@ -38,9 +38,8 @@ func (e *AbortedError) Error() string { return e.Cause.Error() }
 // Unwrap returns the cause.
 func (e *AbortedError) Unwrap() error { return e.Cause }
 
-// PartialError is what a Store returns of a call about many records when some of
-// them could not be reached or read. Of the others, the call has done what it
-// says beside the error.
+// PartialError is the error of a call about many records of which some could not be reached or
+// read. For the other records the call was carried out, and its results are valid.
 type PartialError struct {
 	// Claims are those of the records that could not be reached or read. Of an
 	// unreadable record, only ID and Fence may be known; of a Sweep, nothing.

@@ -21,13 +21,12 @@ const (
 // keptFields are all names.
 var keptFields = []string{keptScope, keptKey, keptRef}
 
-// Kept is what a Label.Ref can hold: the scope and the key of an operation, where its
-// policy keeps them, and the service's own reference; "" for what it does not hold. A store
-// does not look into it.
+// Kept is the content of a Label.Ref: scope and key of an operation, if its policy stores
+// them, and the service's own reference. Missing parts are "". Stores do not interpret it.
 type Kept struct{ Scope, Key, Ref string }
 
-// Pack returns what is stored in place of the reference, before it is sealed: at most
-// MaxRef bytes when it is, if each field is within its limit.
+// Pack returns the stored form, before it is sealed. If each field is within its limit, the
+// sealed form has at most MaxRef bytes.
 func (k Kept) Pack() string {
 	if k.Scope == "" && k.Key == "" && !strings.HasPrefix(k.Ref, keptMark) {
 		return k.Ref
@@ -41,9 +40,9 @@ func (k Kept) Pack() string {
 	return keptMark + fields.Encode()
 }
 
-// UnpackKept undoes Pack. What was not packed by it is a reference. Anyone who can write a
-// reference can write this: scope and key are those of a record only if they make its ID
-// (see Digest).
+// UnpackKept is the reverse of Pack. A text that Pack did not write is a reference. Because
+// clients may be able to write references, scope and key are valid only if they make the ID of
+// the record (see Digest).
 func UnpackKept(stored string) Kept {
 	text, ok := strings.CutPrefix(stored, keptMark)
 	fields, err := url.ParseQuery(text)

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// LabelText makes a text fit for a Label: what is not UTF-8, and control characters,
-// become question marks, and what is longer than MaxLabel bytes is cut.
+// LabelText converts a text for a Label: invalid UTF-8 and control characters become question
+// marks, and the text is cut to MaxLabel bytes.
 func LabelText(text string) string {
 	if len(text) <= MaxLabel && plain(text) {
 		return text

@@ -10,8 +10,8 @@ const (
 	MaxScope = 1024
 	// MaxLabel is the greatest length of each part of a Label, in bytes.
 	MaxLabel = 255
-	// MaxRef is the greatest length of a Label.Ref as it is stored, in bytes: each byte of
-	// scope, key and reference may take three, and those four thirds when they are sealed.
+	// MaxRef bounds the stored form of a Label.Ref, in bytes: each byte of scope, key and
+	// reference may take three, and sealing adds a third.
 	MaxRef = 12 << 10
 	// MaxName is the greatest length of the name of work, or of a step, in bytes.
 	MaxName = 255

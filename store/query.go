@@ -47,8 +47,7 @@ func (q Query) Check() error {
 	return nil
 }
 
-// Match reports whether a record that is as old as age, counted from its
-// ClaimedAt, is one that the query asks for.
+// Match reports whether the query selects a record with that age since its ClaimedAt.
 func (q Query) Match(rec Record, age time.Duration) bool {
 	return (q.Scope == ID{} || q.Scope == rec.Scope) &&
 		(len(q.States) == 0 || slices.Contains(q.States, rec.State)) &&

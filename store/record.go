@@ -14,7 +14,7 @@ type Claim struct {
 type Settlement struct {
 	// State is Completed or Failed.
 	State State
-	// Result is what is returned again, byte for byte.
+	// Result is the outcome to replay, byte for byte.
 	Result Result
 	// Gone marks an outcome without its result: it was too large to be kept,
 	// or it has expired. The operation still never runs again.
@@ -60,9 +60,8 @@ type Record struct {
 	ExpiresAt time.Time // when the result stops being replayed
 	ForgetAt  time.Time // when the record is forgotten; zero for Running, Unknown and Accepted, which never are
 
-	// Damage says why the record cannot be read; "" for one that can. Only
-	// Browse returns damaged records; of those it tells ID, Scope, Owner and
-	// Fence, as far as they can be told.
+	// Damage says why the record cannot be read. Default "": it can be. Only Browse returns
+	// damaged records, with ID, Scope, Owner and Fence as far as they are readable.
 	Damage string
 
 	// What only a WorkStore keeps, and only those of its methods return that

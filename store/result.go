@@ -6,10 +6,9 @@ import (
 	"fmt"
 )
 
-// Result is what is returned again, byte for byte, of a settled operation. A store
-// keeps its parts as they are: in columns of their own, so that people and SQL can
-// read and write them, or together, as Marshal packs them. Two that are Equal are the
-// same outcome.
+// Result is the outcome to replay of a settled operation, byte for byte. A store saves its
+// parts unchanged: in separate columns, which people and SQL can read and write, or together,
+// in the form of Marshal. Two Results that are Equal are the same outcome.
 type Result struct {
 	// Status is as in HTTP, 0 where there is none; at most MaxStatus.
 	Status int
@@ -21,7 +20,7 @@ type Result struct {
 	// are empty. Of a result that was written by SQL, its header fields; nil for none. One
 	// without any byte is the same as nil.
 	Head []byte
-	// Body is what callers get. One that is nil is the same as one without any byte.
+	// Body is the content. nil and an empty slice are the same.
 	Body []byte
 }
 
@@ -44,9 +43,9 @@ func (r Result) Size() int {
 	return uvarintLen(r.Status) + uvarintLen(len(r.Type)) + len(r.Type) + uvarintLen(len(r.Head)) + len(r.Head) + len(r.Body)
 }
 
-// Marshal packs a result into one value: status, length of the type and the type, length
-// of the head and the head, and the body up to the end, numbers as unsigned varints. Of
-// one that IsZero it is nil.
+// Marshal packs a result into one value: status, length of the type and the type, length of
+// the head and the head, and the body up to the end, with numbers as unsigned varints. For a
+// result that IsZero it returns nil.
 func (r Result) Marshal() []byte {
 	if r.IsZero() {
 		return nil

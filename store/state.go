@@ -39,7 +39,7 @@ func (s State) String() string {
 // Settled reports whether the state holds an outcome that can no longer change.
 func (s State) Settled() bool { return s == Completed || s == Failed }
 
-// Verb is what is done to a record.
+// Verb is an action on a record.
 type Verb uint8
 
 const (

@@ -1,23 +1,21 @@
-// Package store is what an author of a store implements, as database/sql/driver is for
-// drivers. Services do not need it: they open one of the stores below it
-// (store/memory, store/sqlite, store/postgres, store/redis) and give it to stet.New.
+// Package store defines the interfaces that stores implement, like database/sql/driver for
+// drivers. Services do not need it: they open one of the stores below it (store/memory,
+// store/sqlite, store/postgres, store/redis) and pass it to stet.New.
 //
-// A store keeps one Record for each operation, and moves it through the states of the
-// state machine (State, Verb) by atomic steps. Only Store is required. The other
-// interfaces are abilities: TxStore and GroupTxStore hold the business writes and the
-// record in one transaction, WorkStore and WorkTxStore hold accepted operations,
-// OutboxStore holds messages, Watcher tells of changes, Sweeper cleans up, Browser lets
-// operators look. A store with small items says so as a Limiter.
+// A store has one Record for each operation, and changes its state by atomic steps (State,
+// Verb). Only Store is required. The other interfaces are abilities: TxStore and GroupTxStore
+// put the business writes and the record into one transaction, WorkStore and WorkTxStore store
+// accepted operations, OutboxStore stores messages, Watcher reports changes, Sweeper deletes
+// old records, and Browser lists records for operators. A store with a limit for results is a
+// Limiter.
 //
-// The engine asks for each ability once, when it is made, by As: a store in front of
-// another one has what that one can do if it is a Wrapper, and else only what it can do
-// itself.
+// The engine queries each ability once, at its creation, by As. A store in front of another
+// one has the abilities of that one if it is a Wrapper; otherwise only its own.
 //
-// What a store gets is sealed by the engine: results, work, notes and outbox are bytes
-// that it keeps as they are. IDs, scopes and fingerprints are digests. An
-// implementation is held to all that is said here by package storetest, which runs
-// against any store. State.Next is the state machine, for stores to use. A whole
-// store over a map, to begin with, is store/storetest/toy_test.go.
+// The engine seals results, work, notes and outbox; a store saves these bytes unchanged. IDs,
+// scopes and fingerprints are digests. Package storetest tests any implementation against the
+// rules of this package. State.Next is the state machine, for stores to use. A small complete
+// store over a map is store/storetest/toy_test.go.
 //
 // Errors wrap ErrInvalid, ErrMismatch, ErrFenced, ErrUnknown, ErrDamaged or ErrNotDone;
 // any other error means that the call may or may not have taken effect, and the engine
@@ -29,40 +27,38 @@ import (
 	"time"
 )
 
-// Store keeps records. Every method is one atomic step. Durations go in and the store's
-// clock alone decides what has expired. ErrInvalid means that the store was used wrongly,
-// and that nothing was done. ErrDamaged means that the record cannot be read, and that
-// nothing was done to it. Any error other than these, ErrMismatch and ErrFenced means that
-// the call may or may not have taken effect; the engine repeats it with the same arguments,
-// which must be harmless; one that wraps ErrNotDone says that it has had no effect. A call
-// whose context has ended already has none either. A record that cannot be read or reached
-// hides no other: a store that shares one round trip between calls gives each its own
-// error, and a call about many records returns a *PartialError. Retention.Tombstone is
-// never shorter than Result: callers see to that. Results are never modified, neither those
-// handed in nor those returned, so both sides may keep them. store/storetest holds an
-// implementation to all of this.
+// Store stores records. Every method is one atomic step. Durations are parameters, and only
+// the store's clock decides what has expired.
+//
+// ErrInvalid means that the store was used wrongly, and ErrDamaged that the record cannot be
+// read; nothing was changed. After any other error than these, ErrMismatch and ErrFenced the
+// call may or may not have taken effect. The engine repeats it with the same arguments, which
+// must be harmless. An error that wraps ErrNotDone says that the call had no effect. A call
+// whose context has ended before has none either.
+//
+// A record that cannot be read or reached must not affect others: a store that shares one
+// round trip between calls returns each its own error, and a call about many records returns a
+// *PartialError. Callers ensure that Retention.Tombstone is not shorter than Result. Neither
+// side modifies Results, so both may retain them.
 type Store interface {
-	// Claim takes the right to run an operation if it is free.
+	// Claim grants the right to run an operation if it is free. In one atomic step, in this
+	// order:
 	//
-	// In this order, and in one atomic step:
-	//   - no record, or one past its ForgetAt: a new Running record with
-	//     req.Owner and a fence greater than 0 and than any the key ever had;
-	//   - another fingerprint: the record unchanged, and ErrMismatch,
-	//     whatever its state;
-	//   - Running under req.Owner: the record (the reply of an earlier,
-	//     identical call was lost);
-	//   - Running with a lease that has run out: marked unknown, returned;
-	//   - Retryable, last claimed by another owner: Running under req.Owner,
-	//     with a greater fence and the next attempt. (An owner claims once: a
-	//     claim that was delayed on its way must not run after its release. One
-	//     that is overtaken by another owner's claim and release may be granted
-	//     to no caller, and is marked unknown; that is safe.)
-	//   - anything else: the record unchanged. Past its ExpiresAt a settled
-	//     record is returned as Gone, whether or not it was swept.
+	//   - no record, or a record past its ForgetAt: a new Running record with req.Owner and a
+	//     fence greater than 0 and than every earlier fence of the key;
+	//   - another fingerprint: the record unchanged, and ErrMismatch, in every state;
+	//   - Running under req.Owner: the record (the reply of an identical call was lost);
+	//   - Running with an expired lease: marked unknown, and returned;
+	//   - Retryable, last claimed by another owner: Running under req.Owner, with a greater
+	//     fence and the next attempt. (An owner claims once: a claim that arrives after its own
+	//     release must not run. If another owner's claim and release came first, it may be
+	//     granted without a caller, and then becomes unknown, which is safe.)
+	//   - otherwise: the record unchanged. Past its ExpiresAt a settled record is returned as
+	//     Gone, whether or not it was swept.
 	//
-	// The claim was granted if the returned record is Running and has
-	// req.Owner. A grant sets ClaimedAt and takes req.Label; SettledAt,
-	// ExpiresAt and ForgetAt are zero from then on, and there is no result.
+	// The claim was granted if the returned record is Running and has req.Owner. A grant sets
+	// ClaimedAt and takes req.Label; SettledAt, ExpiresAt and ForgetAt are zero from then on,
+	// and there is no result.
 	Claim(ctx context.Context, req ClaimRequest) (Record, error)
 
 	// Extend renews the leases of claims, each to lease from now. A claim is
@@ -72,12 +68,14 @@ type Store interface {
 	// named by it are renewed.
 	Extend(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
 
-	// Settle writes the outcome and ends the claim, if the record has the
-	// claim's fence and is Running or Unknown. A record settled before under
-	// the same fence with the same outcome (State, Gone and Result) is a
-	// success. Otherwise ErrFenced: nothing was written. A result that has gone since is no longer the
-	// same: it may have been another's. An outcome that is Gone is the same
-	// as one that was Gone from the start, and not past its ExpiresAt.
+	// Settle writes the outcome and ends the claim, if the record has the claim's fence and is
+	// Running or Unknown. If it was settled before under the same fence with the same outcome
+	// (State, Gone and Result), that is a success. Otherwise it returns ErrFenced and writes
+	// nothing.
+	//
+	// A result that was discarded since cannot be compared, so it is not the same. An outcome
+	// that is Gone is the same as a stored outcome that was Gone from the start and is not
+	// past its ExpiresAt.
 	Settle(ctx context.Context, c Claim, out Settlement, keep Retention) error
 
 	// Release makes the record Retryable, stating that nothing was executed,
@@ -86,10 +84,9 @@ type Store interface {
 	// record is forgotten after keep.Result, at once if that is 0.
 	Release(ctx context.Context, c Claim, keep Retention) error
 
-	// Read returns the record as it is now, with the state None if there is
-	// none or it is past its ForgetAt, and as Gone past its ExpiresAt. It
-	// changes nothing: a Running record whose lease has run out is returned
-	// as such.
+	// Read returns the record. Its state is None if there is none or it is past its ForgetAt;
+	// past its ExpiresAt it is Gone. Read changes nothing: a Running record with an expired
+	// lease stays Running.
 	Read(ctx context.Context, id ID) (Record, error)
 }
 
@@ -128,8 +125,8 @@ type OutsideStore interface {
 type Label struct {
 	// Class names the operation's policy.
 	Class string
-	// Name says what it is: "POST /v1/payments", a queue, a worker's handler. Of
-	// accepted work it is what WorkStore.Due goes by.
+	// Name is the kind of operation: "POST /v1/payments", a queue, a handler of a worker.
+	// WorkStore.Due selects accepted work by it.
 	Name string
 	// Ref is the service's own reference, such as an order's ID. The engine adds what
 	// stet.Policy.KeepScope and KeepKey keep, after "kept:", and seals it all where it
@@ -176,12 +173,11 @@ type TxStore[Tx any] interface {
 type GroupTxStore[Tx any] interface {
 	TxStore[Tx]
 
-	// RunGroup is RunTx for many keys, all different, in one transaction. Those
-	// that have a record, or are being run elsewhere, are left out: their
-	// record returned is zero. It calls fn for each of the others, one after
-	// the other. An error or a panic rolls all of them back. It does less than
-	// RunTx to find out what became of a commit: after an error that wraps
-	// ErrUnknown all may be committed, and RunTx will tell.
+	// RunGroup is RunTx for many different keys in one transaction. Keys that have a record,
+	// or are running elsewhere, are left out: their returned record is zero. It calls fn for
+	// the others, one after the other. An error or a panic rolls all of them back. It tries
+	// less than RunTx to resolve an unacknowledged commit: after an error that wraps
+	// ErrUnknown all may be committed; call RunTx to find out.
 	RunGroup(ctx context.Context, reqs []ClaimRequest, keep []Retention,
 		fn func(ctx context.Context, tx Tx, i int, rec Record) (Settlement, error)) ([]Record, error)
 }
@@ -208,12 +204,10 @@ type Limiter interface {
 // Sweeper is a Store that needs cleaning up. The engine calls it regularly;
 // any number of processes may.
 type Sweeper interface {
-	// Sweep looks at a bounded number of records, about limit: it marks unknown
-	// Running records whose lease has run out, turns expired results into
-	// tombstones, and removes records past their ForgetAt; what the store
-	// does by itself is not counted. It never touches a live claim. A record that
-	// cannot be read is left unchanged, and looked past. With a *PartialError,
-	// what it returns beside it was done.
+	// Sweep processes about limit records: it marks Running records with an expired lease
+	// unknown, turns expired results into tombstones, and deletes records past their ForgetAt.
+	// Expiry by the store itself is not counted. It does not touch live claims. It skips
+	// records that cannot be read. The returned numbers are valid also with a *PartialError.
 	Sweep(ctx context.Context, limit int) (Swept, error)
 }
 

@@ -33,15 +33,13 @@ type WorkStore interface {
 	// Work and Notes.
 	Accept(ctx context.Context, req ClaimRequest, work []byte, after time.Duration) (Record, error)
 
-	// Take claims an Accepted record that is due, last owned by another, for a worker:
-	// Running under req.Owner, with a greater fence and the next attempt, and no
-	// longer due. A Repeatable run whose lease has run out is taken too.
-	// Running under req.Owner is returned; Running with a lease that
-	// has run out is otherwise marked unknown, and returned; anything else is returned
-	// unchanged, with the state None if there is none. What was accepted or
-	// returned is left alone, also if a queue brings it, until the time that it was
-	// to wait is over; that Due has returned it does not make it wait. The record
-	// returned has its Work, Notes and Cancelling, in any of these cases.
+	// Take claims an Accepted record that is due and was last owned by another owner: Running
+	// under req.Owner, with a greater fence and the next attempt, and no longer due. It also
+	// takes a Repeatable run with an expired lease. Running under req.Owner is returned; any
+	// other Running record with an expired lease is marked unknown, and returned; everything
+	// else is returned unchanged, with the state None if there is no record. A record that
+	// must still wait is not taken, also if a queue delivers it; Due does not make a record
+	// wait. In all cases the returned record has its Work, Notes and Cancelling.
 	Take(ctx context.Context, req TakeRequest) (Record, error)
 
 	// Return is Release of an accepted operation: Accepted, due after that
@@ -56,17 +54,15 @@ type WorkStore interface {
 	// Cancelling.
 	Cancel(ctx context.Context, c Claim, out Settlement, keep Retention) (Record, error)
 
-	// Save replaces the notes of a record that has the claim's fence and is
-	// Running, whether or not its lease has run out. Otherwise ErrFenced.
-	// Those that are kept are only replaced by a greater Notes.Version: the same
-	// one is a success, and a lesser one, which was delayed on its way, ErrFenced.
-	// With the notes that it replaces, the run becomes Repeatable, or is no longer.
+	// Save replaces the notes of a Running record with the claim's fence, whether or not its
+	// lease has expired. Otherwise it returns ErrFenced. Notes are only replaced by a greater
+	// Notes.Version: the same version is a success, and a smaller one, which was delayed, is
+	// ErrFenced. The same write sets whether the run is Repeatable.
 	Save(ctx context.Context, c Claim, notes Notes, repeatable bool) error
 
-	// Amend is Save for a record that is Unknown, and for no other. It takes out of the
-	// notes what they say to have been begun, and what was found out not to have
-	// happened, before Release. It is not for the run, whose late Save of what is
-	// marked unknown must stay ErrFenced.
+	// Amend is Save for a record that is Unknown, and for no other. Before Release, it removes
+	// steps from the notes that were found not to have happened. A run's own late Save of an
+	// Unknown record must stay ErrFenced.
 	Amend(ctx context.Context, c Claim, notes Notes) error
 
 	// Look is Read of a record with its Work, Notes and Cancelling.
@@ -99,15 +95,14 @@ type Notes struct {
 type Progress struct {
 	Fraction float64   // 0 to 1
 	Message  string    // for people
-	At       time.Time // on the clock of what has noted it down
+	At       time.Time // on the clock of the writer
 }
 
 // noteVersion is how many bytes the version of packed notes has.
 const noteVersion = 8
 
-// Marshal packs notes into one value for a store to keep: the version in eight bytes, the
-// highest first, and the data. So what is greater as bytes compare is of a greater
-// version. Of notes that are none it is nil.
+// Marshal packs notes into one value: the version in eight bytes, big-endian, and the data.
+// Therefore a greater value has a greater version. For empty notes it returns nil.
 func (n Notes) Marshal() []byte {
 	if n.Version == 0 {
 		return nil
@@ -129,9 +124,8 @@ type TakeRequest struct {
 	ID    ID
 	Owner Owner
 	Lease time.Duration
-	// Repeatable says that the run may be repeated if it dies: nothing stays of what
-	// it did, or doing it twice has one effect. It is of this run only, until Save
-	// says otherwise.
+	// Repeatable says that the run may be repeated if its lease expires: none of its effects
+	// stay, or doing them twice has one effect. It applies to this run, until Save changes it.
 	Repeatable bool
 }
 
@@ -140,12 +134,11 @@ type WorkTxStore[Tx any] interface {
 	WorkStore
 	TxStore[Tx]
 
-	// InTx runs fn once, in a transaction, and commits it. If fn returns an error or
-	// panics, it rolls back and returns that error, or the panic continues. A store
-	// may put off what SettleTx writes until the commit: SettleTx then returns nil,
-	// and InTx what it would have returned, ErrFenced for one. Any other error means
-	// that the commit's fate is not known; whatever then writes to a record that the
-	// transaction wrote to learns it, because it waits for the transaction to end.
+	// InTx runs fn once in a transaction and commits it. If fn returns an error or panics, it
+	// rolls back and returns that error, or the panic continues. A store may delay the writes
+	// of SettleTx until the commit: SettleTx then returns nil, and InTx its error, such as
+	// ErrFenced. After any other error the commit may or may not have happened. A later write
+	// to a record of the transaction waits for its end.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 
 	// AcceptTx is Accept inside the caller's own transaction. It waits for a

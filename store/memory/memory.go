@@ -139,7 +139,7 @@ func (s *Store) acquire(ctx context.Context, req store.ClaimRequest, begin func(
 	case e.fingerprint != req.Fingerprint:
 		return s.record(e, now), store.ErrMismatch
 	case e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd:
-		if s.park(e, now); e.state == store.Retryable {
+		if s.markUnknown(e, now); e.state == store.Retryable {
 			begin(e, now)
 		}
 	case e.state == store.Retryable && e.owner != req.Owner:
@@ -192,9 +192,9 @@ func (s *Store) assign(e *entry, owner store.Owner, now instant) {
 // retention is how long an abandoned claim without effect is remembered.
 const retention = 24 * time.Hour
 
-// park ends a run with an expired lease. Its record becomes unknown; accepted if the run may be
+// markUnknown ends a run with an expired lease. Its record becomes unknown; accepted if the run may be
 // repeated; retryable if the run cannot have had an effect. The caller holds its shard's mu.
-func (s *Store) park(e *entry, now instant) {
+func (s *Store) markUnknown(e *entry, now instant) {
 	switch {
 	case e.repeatable():
 		e.to(store.VerbReturn)
@@ -251,7 +251,7 @@ func (s *Store) remove(sh *shard, i int) {
 		sh.index[last.id] = i
 	}
 	*sh.at(sh.n) = entry{}
-	if spare := len(sh.chunks)*chunk - sh.n; spare >= 2*chunk {
+	if free := len(sh.chunks)*chunk - sh.n; free >= 2*chunk {
 		sh.chunks[len(sh.chunks)-1] = nil
 		sh.chunks = sh.chunks[:len(sh.chunks)-1]
 	}
@@ -471,7 +471,7 @@ func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
 			swept.Expired++
 		}
 		if e.state == store.Running && now >= e.leaseEnd {
-			if s.park(e, now); e.state == store.Unknown {
+			if s.markUnknown(e, now); e.state == store.Unknown {
 				swept.MarkedUnknown++
 			}
 		}

@@ -99,11 +99,11 @@ func (s *Store) wait(e *entry, due instant) {
 	s.waits.Lock()
 	defer s.waits.Unlock()
 	s.queues.push(e.queueKey(), waiting{due, e.id})
-	s.cluttered.Store(s.queues.places > 2*s.Len()+spare)
+	s.cluttered.Store(s.queues.places > 2*s.Len()+maxOutdated)
 }
 
-// spare is how many outdated places are tolerated.
-const spare = 256
+// maxOutdated is how many outdated places stay.
+const maxOutdated = 256
 
 // compact removes outdated places once there are many. Otherwise each is removed when it is due.
 // The caller holds no lock.

@@ -26,7 +26,7 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := s.queues.places; n > 2*s.Len()+spare+1 {
+	if n := s.queues.places; n > 2*s.Len()+maxOutdated+1 {
 		t.Errorf("%d places for %d records", n, s.Len())
 	}
 	if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {

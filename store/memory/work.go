@@ -62,7 +62,7 @@ func (e *entry) works() *work {
 func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	return s.view(ctx, req.ID, func(e *entry, now instant) store.Record {
 		if e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd {
-			s.park(e, now)
+			s.markUnknown(e, now)
 		}
 		if e.state == store.Accepted && e.owner != req.Owner && now >= e.leaseEnd {
 			e.to(store.VerbTake)

@@ -26,8 +26,8 @@ func (b *batch) exec(q query, args ...any) (int64, error) {
 // draw draws a fence.
 func (b *batch) draw() (int64, error) { return b.fences.draw(b) }
 
-// fences draws fences inside a write transaction, which excludes all others. Those
-// that no row takes are drawn again by the next.
+// fences draws fences inside a write transaction, which excludes all others. Fences without a
+// row are drawn again by the next transaction.
 type fences struct {
 	last  int64
 	known bool
@@ -58,9 +58,8 @@ func (s *Store) begin(o *op) error {
 	})
 }
 
-// execute carries out ops in the transaction that was begun, and says of each what
-// it came to. If one of them breaks the transaction, each gets one of its own, so
-// that it fails alone.
+// execute carries out ops in the open transaction, and sets the result of each. If one of them
+// breaks the transaction, each gets its own, so that only that one fails.
 func (s *Store) execute(ops []*op) {
 	if err := s.transact(ops); !errors.Is(err, errBroken) || len(ops) == 1 {
 		return

@@ -83,8 +83,8 @@ func browse(l *link, query query, q store.Query, after, upTo []byte, now micros)
 	return page, err
 }
 
-// showsDamage reports whether the query shows a record of which only that can be
-// told. One without a scope is of that which its ID begins with.
+// showsDamage reports whether the query selects a damaged record. Without a readable scope,
+// the start of its ID is compared.
 func showsDamage(q store.Query, rec store.Record) bool {
 	return len(q.States) == 0 && q.OlderThan == 0 && q.NewerThan == 0 && (q.Scope == store.ID{} || rec.Scope == store.ID{} || q.Scope == rec.Scope)
 }
@@ -92,8 +92,7 @@ func showsDamage(q store.Query, rec store.Record) bool {
 // maxCursor is how many bytes of an ID a cursor has, should it be damaged.
 const maxCursor = 2 * len(store.ID{})
 
-// cursor is the ID after which the next page begins. One that is too long is
-// rounded up.
+// cursor is the ID after which the next page begins. A longer value is rounded up.
 func cursor(id []byte) string {
 	if len(id) <= maxCursor {
 		return hex.EncodeToString(id)

@@ -43,7 +43,7 @@ func (h *hurt) err() error {
 	return &store.PartialError{Claims: h.claims, Cause: h.cause}
 }
 
-// rowID is the ID of a row; the zero one if that cannot be told.
+// rowID is the ID of a row, or zero if it cannot be read.
 func rowID(v driver.Value) (id store.ID, err error) {
 	if b, _ := v.([]byte); len(b) != len(id) || copy(id[:], b) != len(id) {
 		return store.ID{}, unreadable(id, "its ID is of another length")
@@ -51,8 +51,8 @@ func rowID(v driver.Value) (id store.ID, err error) {
 	return id, nil
 }
 
-// bury makes a tombstone of a record that cannot be read, with what can be told
-// of it, and its fence.
+// bury replaces a record that cannot be read by a tombstone with its fence and its readable
+// fields.
 func bury(b *batch, c store.Claim) error {
 	r := &row{}
 	found := false

@@ -94,8 +94,8 @@ func (s *Store) readWith(ctx context.Context, id store.ID, load func(session, st
 	return rec, err
 }
 
-// read lends one of the connections that only read, dialled if need be. One that
-// has failed is not used again.
+// read calls do with one of the read-only connections, and opens it if necessary. A connection
+// that failed is not used again.
 func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -154,8 +154,8 @@ type due struct {
 	unread error
 }
 
-// sweep is the body of Sweep, in a write transaction. What it cannot read it leaves
-// unchanged, and looks at again later, or it would soon look at nothing else.
+// sweep is the body of Sweep, in a write transaction. It leaves unreadable records unchanged
+// until later, so that they do not block the sweep.
 func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err error) {
 	var found []due
 	err = s.rows(qDue, func(v []driver.Value) error {

@@ -12,18 +12,18 @@ import (
 	modernc "modernc.org/sqlite"
 )
 
-// create makes the file, for this user alone, if it is not there, and refuses one
-// that has other names: SQLite calls the log after the name that it was given, so
-// each name has a log of its own, and what one writes the others lose.
+// create makes the file, for this user alone, if it does not exist. It refuses a file with
+// several names: SQLite names the log after the name that it was given, so processes that use
+// different names would lose each other's writes.
 //
-// The file is never opened here: closing it would end the locks of every connection
-// that this process has to it. SQLite makes it, with the mode of another file.
+// The file is never opened here: closing it would release the locks of every connection of
+// this process to it. SQLite creates it, with the mode of another file.
 func (s *Store) create(ctx context.Context, dsn string) error {
 	info, err := os.Stat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil // SQLite says what is wrong with it
+		return nil // SQLite returns the error
 	case info.Mode().IsRegular() && names(info) > 1:
 		return fmt.Errorf("sqlite: %s has %d names (hard links), and processes that open it by different ones do not see what the others write; remove all but one", s.path, names(info))
 	default:

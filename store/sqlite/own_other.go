@@ -4,5 +4,5 @@ package sqlite
 
 import "io/fs"
 
-// names is how many names a file has, where that can be told.
+// names is the number of hard links of a file. It is unknown on this system.
 func names(fs.FileInfo) uint64 { return 1 }

@@ -29,16 +29,14 @@ const (
 	rest     = 2 * pollMax
 )
 
-// writer is the right of this process to write: one holder at a time, in the
-// order of asking. SQLite's own lock is polled, which is neither fair nor
-// quick; with this queue in front of it only other processes, and transactions
-// of the service's own, are ever waited for there, by the holder alone: those
-// that queue in the meantime may leave when their contexts end, and know that nothing
-// was done.
+// writer is the right of this process to write: one holder at a time, in the order of the
+// calls. SQLite's own lock is polled, which is neither fair nor fast. With this queue only the
+// holder polls, and only for other processes and the service's own transactions. Callers in
+// the queue can leave when their contexts end, and know that nothing was done.
 //
-// A holder is either exclusive (RunTx) or leads a batch: all operations that
-// gathered until it had the file's lock. A leader serves one batch and
-// then passes to the caller that waits longest.
+// A holder is exclusive (RunTx) or leads a batch: all operations that arrived until it had the
+// file's lock. A leader executes one batch, and then passes the right to the caller that waits
+// longest.
 type writer struct {
 	mu     sync.Mutex
 	held   bool
@@ -46,7 +44,7 @@ type writer struct {
 	turn   uint64 // of the next to queue
 	ops    list
 	alone  list // who waits to be exclusive
-	limit  int  // of those who wait, in all
+	limit  int  // of waiting callers, in all
 	batch  int  // most operations in one transaction
 
 	// The holder's.
@@ -67,8 +65,7 @@ type op struct {
 	prev, next *op
 	listed     *list
 
-	// wake is told that the op leads (true) or that it has ended (false).
-	// Only an op that queues has one.
+	// wake receives true if the op leads, and false if it has ended. Only a queued op has one.
 	wake chan bool
 }
 
@@ -174,8 +171,8 @@ func (w *writer) handOver() {
 	w.mu.Unlock()
 }
 
-// missed looks again, when a caller's context has ended, whether it was woken:
-// one that was made the leader must not walk away from it.
+// missed checks, after the context of a caller has ended, whether it was woken. A leader must
+// not leave without passing on the right.
 func (w *writer) missed(o *op) (leads, woken bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

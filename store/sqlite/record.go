@@ -17,7 +17,7 @@ var errDamaged = errors.New("the file is damaged")
 // micros is a time of the store: microseconds since 1970; 0 where none applies.
 type micros = int64
 
-// row is a record as it is kept.
+// row is a stored record.
 type row struct {
 	store.Record
 	claimed, lease, settled, expires, forget micros
@@ -36,8 +36,8 @@ func load(s session, id store.ID) (r *row, err error) {
 	return r, nil
 }
 
-// scan fills r from the values of columns. It trusts nothing, and fills in what it
-// can before it fails.
+// scan fills r from column values. It validates all of them, and sets the readable ones before
+// it fails.
 func (r *row) scan(id store.ID, v []driver.Value) error {
 	ok := true
 	digest := func(v driver.Value, into []byte) {
@@ -82,7 +82,7 @@ func (r *row) scan(id store.ID, v []driver.Value) error {
 	r.Label = store.Label{Class: text(v[16]), Name: text(v[17]), Ref: text(v[18])}
 	r.repeatable = number(v[19]) != 0
 	if !ok || state < int64(store.Running) || state > int64(store.Accepted) || r.Fence <= 0 {
-		return unreadable(id, "its columns are not what they should be")
+		return unreadable(id, "its columns have unexpected values")
 	}
 	r.State = store.State(state)
 	return nil
@@ -94,7 +94,7 @@ func (r *row) forgotten(now micros) bool { return r.forget != 0 && now >= r.forg
 // lapsed reports whether the lease has run out.
 func (r *row) lapsed(now micros) bool { return r.State == store.Running && now >= r.lease }
 
-// at returns the record as it is at now.
+// at returns the record at the time now.
 func (r *row) at(now micros) store.Record {
 	rec := r.Record
 	rec.ClaimedAt, rec.SettledAt, rec.ExpiresAt, rec.ForgetAt = instant(r.claimed), instant(r.settled), instant(r.expires), instant(r.forget)
@@ -178,14 +178,14 @@ func claim(s session, a *asked, now micros, fence draw) (store.Record, error) {
 	case old.Fingerprint != a.Fingerprint:
 		return old.at(now), store.ErrMismatch
 	case old.lapsed(now) && old.Owner != a.Owner:
-		return park(s, old, now)
+		return markUnknown(s, old, now)
 	case old.State == store.Retryable && old.Owner != a.Owner:
 		return regrant(s, old, a, now, next)
 	}
 	return old.at(now), nil
 }
 
-// grant makes r what is asked for.
+// grant grants the claim.
 func (r *row) grant(a *asked, now micros, fence int64) error {
 	if err := r.own(a.verb(), a.Owner, fence, now); err != nil {
 		return err
@@ -237,15 +237,15 @@ func regrant(s session, r *row, a *asked, now micros, fence int64) (store.Record
 	return r.at(now), err
 }
 
-// park makes an expired run's record unknown, or accepted if the run may be repeated.
-func park(s session, r *row, now micros) (store.Record, error) {
+// markUnknown makes an expired run's record unknown, or accepted if the run may be repeated.
+func markUnknown(s session, r *row, now micros) (store.Record, error) {
 	verb := store.VerbMarkUnknown
 	if r.repeatable {
 		verb = store.VerbReturn
 	}
 	to, ok := r.State.Next(verb)
 	if !ok {
-		return store.Record{}, unreadable(r.ID, fmt.Sprintf("it is to be parked, and %v", r.State))
+		return store.Record{}, unreadable(r.ID, fmt.Sprintf("it should become unknown, and is %v", r.State))
 	}
 	r.State, r.settled, r.lease = to, now, 0
 	_, err := s.exec(qPark, now, now, r.Fence, r.ID[:], now)

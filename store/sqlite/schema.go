@@ -17,25 +17,24 @@ import (
 // many steps there are.
 const schemaVersion = len(steps)
 
-// steps are the tables' history. Opening a file carries out those that it lacks.
+// steps are the migrations. Opening a file carries out the missing ones.
 var steps = [...]string{schemaRecords, schemaWork, schemaLabel}
 
-// The version is in a table of the store's own: the file may be shared with the
-// service's tables, and PRAGMA user_version belongs to those.
+// The version is in a separate table, because PRAGMA user_version belongs to the service, whose
+// tables may be in the same file.
 //
-// A record's fence is its row's key. That makes settling a look-up by number,
-// writes results one after the other although digests are spread evenly, and
-// costs no counter: the next fence is one past the last row's. Only when that
-// row goes is its fence noted in stet_meta, by a trigger, so that no deletion by
-// anyone can make a fence come back.
+// The key of a row is its fence. Settling therefore finds a row by number, results are appended
+// although digests are spread evenly, and no counter is needed: the next fence is that of the
+// last row plus one. If the last row is deleted, a trigger stores its fence in stet_meta, so
+// that no deletion can repeat a fence.
 //
 // status, content_type, head and body are the result of a settled record, see store.Result;
 // NULL is 0, "" and nil.
 //
-// due is when the sweep has something to do with the record: its lease runs out,
-// its result expires or it is forgotten. NULL: never.
+// due is the time for the sweep: the lease or the result expires, or the record is deleted.
+// NULL: never.
 //
-// Operators look for unknown records, whose index costs the others nothing.
+// The index of unknown records is for operators, and costs other records nothing.
 const schemaRecords = `
 CREATE TABLE stet_meta (
 	one    INTEGER PRIMARY KEY CHECK (one = 1),
@@ -151,8 +150,8 @@ func source(path string, busy time.Duration) (string, error) {
 	return "file://" + strings.Join(parts, "/") + "?" + q.Encode(), nil
 }
 
-// prepare brings a new file or an older one into shape, and refuses what it does
-// not know. Several processes may do so at a time.
+// prepare creates or migrates the tables, and refuses unknown versions. It is safe for
+// several processes at the same time.
 func (s *Store) prepare(ctx context.Context) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {

@@ -2,15 +2,14 @@
 // several processes of one host may use at a time. It needs no server and no C
 // compiler.
 //
-// What was acknowledged is on the disk (write-ahead log, synchronous=FULL).
-// Concurrent calls share transactions, and so the wait for the disk: what
-// gathers while one is written goes out with the next. The file may hold the
-// service's own tables too; with [stet.DoTx] their changes and the record are
-// one commit.
+// Acknowledged writes are on the disk (write-ahead log, synchronous=FULL). Concurrent calls
+// share transactions and the wait for the disk: calls that arrive during one write are part of
+// the next. The file can also contain the service's own tables; with [stet.DoTx] their changes
+// and the record are one commit.
 //
-// The store's clock is the host's, so that all processes agree on it. A clock
-// that is set back prolongs leases and retention; one that jumps ahead ends
-// them early. Fences grow either way.
+// The store's clock is that of the host, so all processes agree on it. If the clock is set
+// back, leases and retention last longer; if it jumps ahead, they end early. Fences grow in
+// both cases.
 package sqlite
 
 import (

@@ -13,16 +13,15 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// RunTx implements store.TxStore. Transactions of one process run one after the
-// other, in the order of asking; ctx bounds the wait for that and for other
-// processes, and BusyTimeout the latter.
+// RunTx implements store.TxStore. Transactions of one process run one after the other, in the
+// order of their calls. ctx bounds the wait for them and for other processes; BusyTimeout
+// bounds the latter.
 //
-// A transaction in which a statement failed is not committed, also if fn returns no error.
-// A savepoint around the statement, and ROLLBACK TO after the failure, undo it.
+// A transaction in which a statement failed is not committed, also if fn returns no error. Use
+// a savepoint around the statement, and ROLLBACK TO after the failure.
 //
-// The record is written as Running before fn is called and settled after it, all
-// in the one transaction: should fn end that by itself, against the rules, what
-// is left is a running record, never none.
+// The record is written as Running before fn is called, and settled after it, in the same
+// transaction. If fn ends the transaction itself, against the rules, a running record stays.
 func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	if err := s.nested(ctx); err != nil {
@@ -103,8 +102,7 @@ type transaction struct {
 	session txSession
 }
 
-// claim claims inside the transaction. What it answers without a grant is
-// durable when it returns.
+// claim claims inside the transaction. An answer without a grant is durable when it returns.
 func (t *transaction) claim(req *store.ClaimRequest) (rec store.Record, granted bool, err error) {
 	now := t.s.o.Clock().UnixMicro()
 	var f fences
@@ -168,9 +166,9 @@ func (t *transaction) read(id store.ID, now micros) (store.Record, error) {
 	return r.at(now), nil
 }
 
-// endedInside answers for a transaction that fn ended, or whose end fn ignored:
-// SQLite rolls back by itself when a write is interrupted or the disk is full,
-// and what is written after that stands on its own.
+// endedInside returns the error for a transaction that fn ended, or whose end fn ignored:
+// SQLite rolls back by itself when a write is interrupted or the disk is full, and later
+// writes are committed one by one.
 func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, error) {
 	_ = t.tx.Rollback()
 	now, err := t.s.lookUp(t.session.ctx, rec.ID)
@@ -182,7 +180,7 @@ func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, 
 	case errors.Is(cause, sql.ErrTxDone):
 		return rec, &store.AbortedError{Cause: errors.New("sqlite: the function rolled the transaction back, which is not its to end, and returned no error; nothing was committed")}
 	}
-	return rec, fmt.Errorf("sqlite: %w: SQLite rolled back while the function ran, after an error that the function must have ignored; what it wrote after that stands", store.ErrUnknown)
+	return rec, fmt.Errorf("sqlite: %w: SQLite rolled back while the function ran, after an error that the function must have ignored; its later writes are committed", store.ErrUnknown)
 }
 
 // readBack finds out what became of a commit that failed.
@@ -255,7 +253,7 @@ func (s *Store) trusts(tx txSession) error {
 	case file != s.file:
 		return fmt.Errorf("sqlite: %w: the transaction is in the file %q, and the store in %q; begin it on DB", store.ErrInvalid, file, s.file)
 	case level < durable:
-		return fmt.Errorf("sqlite: %w: on the transaction's connection PRAGMA synchronous is %d, so that what it commits may be lost with the power; it must be %d (FULL) at least, as it is on DB",
+		return fmt.Errorf("sqlite: %w: on the transaction's connection PRAGMA synchronous is %d, so a power failure may lose its commits; set it to at least %d (FULL), as on DB",
 			store.ErrInvalid, level, durable)
 	}
 	return nil

@@ -58,7 +58,7 @@ func take(s session, req store.TakeRequest, now micros, fence draw) (store.Recor
 	case r == nil || r.forgotten(now):
 		return store.Record{ID: req.ID}, nil
 	case r.lapsed(now) && r.Owner != req.Owner:
-		if rec, err := park(s, r, now); err != nil || rec.State != store.Accepted {
+		if rec, err := markUnknown(s, r, now); err != nil || rec.State != store.Accepted {
 			return rec, err
 		}
 	case r.State != store.Accepted || r.Owner == req.Owner || now < r.lease:
@@ -82,7 +82,7 @@ func take(s session, req store.TakeRequest, now micros, fence draw) (store.Recor
 	return r.at(now), err
 }
 
-// keptFrom is where what comes after columns begins.
+// keptFrom is the number of columns of columns.
 const keptFrom = 20
 
 // glance is load for store.Store.Read.
@@ -218,10 +218,9 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 	})
 }
 
-// Due implements store.WorkStore. At most 1,000 records are returned by one call,
-// and fewer when their work is more than 16 MiB, whatever limit says. Asking for
-// what is not there waits for no writer. Without names, it looks at 256 names under
-// which something waits, and the next call at the next.
+// Due implements store.WorkStore. One call returns at most 1,000 records and 16 MiB of work,
+// whatever limit is. If nothing is due, it does not wait for writers. Without names, it reads
+// 256 names with waiting records, and the next call the following ones.
 func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if limit < 1 {
 		return nil, ctx.Err()
@@ -230,7 +229,7 @@ func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names .
 	if err != nil {
 		return nil, err
 	}
-	return s.handOut(ctx, lanes, limit, again)
+	return s.takeDue(ctx, lanes, limit, again)
 }
 
 // DueMessages implements store.OutboxStore. It is bounded like Due.
@@ -238,11 +237,11 @@ func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration)
 	if limit < 1 {
 		return nil, ctx.Err()
 	}
-	return s.handOut(ctx, []lane{{find: qDueRelay, put: qAgainRelay}}, limit, again)
+	return s.takeDue(ctx, []lane{{find: qDueRelay, put: qAgainRelay}}, limit, again)
 }
 
-// handOut returns what is due in some lanes, and makes it due again.
-func (s *Store) handOut(ctx context.Context, lanes []lane, limit int, again time.Duration) ([]store.Record, error) {
+// takeDue returns due records of some lanes, and makes them due again later.
+func (s *Store) takeDue(ctx context.Context, lanes []lane, limit int, again time.Duration) ([]store.Record, error) {
 	lanes, err := s.waits(ctx, lanes)
 	if err != nil || len(lanes) == 0 {
 		return nil, err
@@ -292,7 +291,7 @@ func (s *Store) waiting(l *link) (names []string, err error) {
 		err := l.rows(qNameFrom, func(v []driver.Value) error {
 			var name string
 			if name, found = v[0].(string); found {
-				names, from = append(names, name), name+"\x00" // what comes next
+				names, from = append(names, name), name+"\x00" // the next name
 			}
 			return nil
 		}, from)
@@ -367,8 +366,8 @@ func (h *handing) all(s session, now micros) error {
 	return nil
 }
 
-// some returns what is due in one lane, at most share, and returns how many there
-// were. It is errEnough if more would be too much.
+// some returns at most share due records of one lane, and their number. It returns errEnough
+// if the limit is reached.
 func (h *handing) some(s session, l lane, share int, now micros) (n int, err error) {
 	var fences []int64
 	full := s.rows(l.find, func(v []driver.Value) error {
