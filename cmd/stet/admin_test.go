@@ -152,7 +152,7 @@ func TestAdminThatRefusesIsExplained(t *testing.T) {
 			t.Errorf("with %q: %d %s%s", wrong, status, out, errs)
 		}
 	}
-	for address, want := range map[string]string{"127.0.0.1:9090": "--admin: it has to be a URL", "http://admin.example": "show the token to the network", "http://127.0.0.1:1": "could not be asked"} {
+	for address, want := range map[string]string{"127.0.0.1:9090": "--admin: it must be a URL", "http://admin.example": "show the token to the network", "http://127.0.0.1:1": "could not be asked"} {
 		t.Setenv(adminVariable, adminToken)
 		if status, _, errs := command(t, "keys", "ls", "--admin", address); status == exitOK || !strings.Contains(errs, want) || strings.Contains(errs, adminToken) {
 			t.Errorf("%s: %d %s", address, status, errs)

@@ -19,7 +19,7 @@ What is received and where it goes is under consume: in the configuration, which
 of 'stet proxy' ('stet check --reference' explains it); the proxy itself need not run.
 Any number of consumers may.
 
-It is told to end by SIGTERM, and lets what it has begun end first. SIGHUP reads the
+SIGTERM ends it after the running messages. SIGHUP reads the
 configuration again.`, proxy.Consumers|proxy.Relay, consumesAny)
 }
 

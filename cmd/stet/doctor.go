@@ -71,7 +71,7 @@ func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, er
 	switch {
 	case err == nil:
 	case len(servers) > 0 && len(found) == 0:
-		return append(servers, bad("opens", err.Error(), "mend what is wrong with the server")), nil
+		return append(servers, bad("opens", err.Error(), "fix the server")), nil
 	default:
 		found = append(found, bad("connects", err.Error(), "is the server up, and are address and password right?"))
 	}
@@ -163,10 +163,10 @@ func cleanup(ctx context.Context, s *storage) finding {
 		}
 	}
 	if late > 0 {
-		return bad(name, fmt.Sprintf("%d dead runs wait to be parked, the oldest for %v", late, worst.Round(time.Second)),
+		return bad(name, fmt.Sprintf("%d expired runs wait to be marked unknown, the oldest for %v", late, worst.Round(time.Second)),
 			"is a process with an engine running, and its Options.SweepEvery not negative?")
 	}
-	return ok(name, "no dead run waits for it; %d long ones are alive", looked)
+	return ok(name, "no expired run waits for it; %d long ones are alive", looked)
 }
 
 // selfTest runs an operation of its own on a scratch key, which is forgotten soon.

@@ -125,7 +125,7 @@ func serverDurability(info map[string]string) (found, do string) {
 	fsync, told := info["appendfsync"]
 	switch {
 	case info["aof_enabled"] != "1":
-		return "no append-only file: if the server crashes, it forgets what has run", remedy
+		return "no append-only file: if the server crashes, it loses all records", remedy
 	case !told:
 		return "an append-only file; how often it is synced the server does not tell", ""
 	case fsync != "always":
@@ -150,7 +150,7 @@ func serverFailover(info map[string]string) (found, do string) {
 	case replicas == 0:
 		return "no replica is connected", ""
 	case !guarded:
-		return fmt.Sprintf("%d replicas, and a master that is cut off from them goes on granting claims", replicas),
+		return fmt.Sprintf("%d replicas, and a master that is cut off from them continues to grant claims", replicas),
 			"set min-replicas-to-write 1, and min-replicas-max-lag below Sentinel's down-after-milliseconds"
 	}
 	return fmt.Sprintf("%d replicas, without which the master takes no writes", replicas), ""
@@ -172,7 +172,7 @@ func serverPublishing(info map[string]string) (found, do string) {
 		return "callers that wait for a run learn of its end up to a second late: " + why,
 			"ACL SETUSER the user with the channels of the prefix, such as &stet:*; users have none by default"
 	}
-	return "waiting callers are told when a run ends", ""
+	return "waiting callers are notified when a run ends", ""
 }
 
 // number is a field of INFO, 0 if it is none.

@@ -32,8 +32,8 @@ func sqliteSettings(ctx context.Context, s *sqlite.Store) []finding {
 	var found []finding
 	for _, want := range []struct{ pragma, value, shown, name, do string }{
 		{"journal_mode", "wal", "wal", "journal", "is the file on a local disk? A network file system has no write-ahead log"},
-		{"synchronous", "2", "full", "durability", "do not change the pragma: what was acknowledged could be lost"},
-		{"quick_check", "ok", "ok", "integrity", "restore the file from a backup; what it says cannot be trusted"},
+		{"synchronous", "2", "full", "durability", "do not change the pragma: acknowledged writes could be lost"},
+		{"quick_check", "ok", "ok", "integrity", "restore the file from a backup; its content is damaged"},
 	} {
 		var got string
 		if err := s.DB().QueryRowContext(ctx, "PRAGMA "+want.pragma).Scan(&got); err != nil {
@@ -60,7 +60,7 @@ func postgresSettings(ctx context.Context, at *storage, s *postgres.Store) []fin
 	}
 	found := []finding{ok("server", "PostgreSQL %s", settings["server_version"])}
 	for _, want := range []struct{ name, do string }{
-		{"fsync", "turn it on: a crash of the host loses what was acknowledged, or damages the database"},
+		{"fsync", "turn it on: a crash of the host loses acknowledged writes, or damages the database"},
 		{"full_page_writes", "turn it on, unless the file system never tears pages"},
 	} {
 		if settings[want.name] == "on" {
@@ -151,7 +151,7 @@ func backlog(ctx context.Context, s *storage) []finding {
 	case err != nil:
 		return []finding{bad(name, err.Error(), "may the store be read?")}
 	case late > 0:
-		return []finding{bad(name, fmt.Sprintf("records due to be expired, removed or parked: %s, the oldest for %v", count, oldest.Round(time.Second)),
+		return []finding{bad(name, fmt.Sprintf("records due to be expired, removed or marked unknown: %s, the oldest for %v", count, oldest.Round(time.Second)),
 			"is a process with an engine running, its Options.SweepEvery not negative, and the disk quick enough?")}
 	}
 	return []finding{ok(name, "nothing was due %v ago that is there yet", maxLag)}

@@ -199,7 +199,7 @@ func TestDoctorFindsThatNobodyCleansUp(t *testing.T) {
 		t.Errorf("at once: %v", f)
 	}
 	now = now.Add(time.Hour)
-	if f := cleanup(t.Context(), &storage{Store: s}); f.OK || !strings.Contains(f.Found, "1 dead") {
+	if f := cleanup(t.Context(), &storage{Store: s}); f.OK || !strings.Contains(f.Found, "1 expired run") {
 		t.Errorf("after an hour: %v", f)
 	}
 }

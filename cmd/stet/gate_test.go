@@ -183,7 +183,7 @@ func TestEndlessStreamIsCutOffAtTheEndOfTheDrain(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	<-p.done
-	if status := p.cmd.ProcessState.ExitCode(); status != exitOK || !strings.Contains(p.log(), "no operation was under way") {
+	if status := p.cmd.ProcessState.ExitCode(); status != exitOK || !strings.Contains(p.log(), "no operation was in progress") {
 		t.Errorf("exit status %d: %s", status, p.log())
 	}
 }

@@ -77,7 +77,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 	admin.Drain()
 	h.handler.Drain()
 	if !h.front {
-		h.log.Info("draining: what was begun ends first")
+		h.log.Info("draining: running requests end first")
 		return nil // closing the proxy waits for its parts
 	}
 	return h.servers.drain(h.config.DrainTime(), func() int { return h.handler.Counts().Runs })

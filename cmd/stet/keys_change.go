@@ -56,7 +56,7 @@ func (c *change) sealed() error {
 	case err != nil:
 		return err
 	case !known:
-		return fmt.Errorf("does the service encrypt what it stores? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
+		return fmt.Errorf("does the service encrypt results? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
 	}
 	c.encryption = o
 	return nil
@@ -85,7 +85,7 @@ func encryption() (o stet.Encryption, err error) {
 	name, encoded, _ := strings.Cut(os.Getenv(keyVariable), "=")
 	secret, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || name == "" || len(secret) != seal.SecretSize {
-		return o, fmt.Errorf("%s has to be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
+		return o, fmt.Errorf("%s must be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
 	}
 	o.Keys = []stet.EncryptionKey{{Name: name, Secret: secret}}
 	return o, nil
@@ -111,7 +111,7 @@ func (k *keys) newResolve() *cobra.Command {
 	var header []string
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as VERDICT --reason WHY",
-		Short: "Record the outcome of a dead run: completed, failed or not-executed",
+		Short: "Record the outcome of an expired run: completed, failed or not-executed",
 		Long:  `Check what happened first. Retries get the response of --status, or a 410 without one.`,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -177,7 +177,7 @@ func (k *keys) newRelease() *cobra.Command {
 	c := &change{keys: k}
 	cmd := &cobra.Command{
 		Use:   "release [KEY] --reason WHY",
-		Short: "Let a dead run's operation run again; resolve --as not-executed",
+		Short: "Let an expired run's operation run again; resolve --as not-executed",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep.Tombstone = c.keep.Result // what was not executed leaves none
@@ -289,7 +289,7 @@ func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Chan
 		cmd.PrintErrf("%-12s %s\n", row[0], row[1])
 	}
 	want := admin.Short(rec.ID)
-	cmd.PrintErrf("\n%s makes it %s; every retry will see that.\nType the end of its ID, %s, to go on: ", wanted.Action, wanted.To(), want)
+	cmd.PrintErrf("\n%s makes it %s; every retry will return that.\nType the end of its ID, %s, to continue: ", wanted.Action, wanted.To(), want)
 	answer := make(chan string, 1)
 	go func() { // ends with the process at the latest: an interrupt does not end a read
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')

@@ -251,7 +251,7 @@ func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
 	case 4:
 		cmd.PrintErr(":\nservices that begin and settle operations by SQL stop working; records stay")
 	}
-	cmd.PrintErrf(".\nType %s to go on: ", m.table())
+	cmd.PrintErrf(".\nType %s to continue: ", m.table())
 	answer := make(chan string, 1)
 	go func() { // it ends with the process at the latest: an interrupt does not end a read
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')

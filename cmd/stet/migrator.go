@@ -92,7 +92,7 @@ func (d *database) function(step postgres.Migration, up bool) *goose.GoFunc {
 			d.did[int64(step.Version)] = fmt.Sprintf("step %d, %s: another migrator was faster", step.Version, step.Name)
 			return nil
 		default:
-			return fmt.Errorf("another migrator has brought the tables to version %d meanwhile; look at 'stet migrate status'", version)
+			return fmt.Errorf("another migrator has brought the tables to version %d in the meantime; run 'stet migrate status'", version)
 		}
 		if _, err := tx.ExecContext(ctx, text); err != nil {
 			return err
@@ -138,7 +138,7 @@ func (d *database) up(ctx context.Context, w io.Writer) error {
 func (d *database) down(ctx context.Context, w io.Writer, version int) error {
 	result, err := d.provider.ApplyVersion(ctx, int64(version), false)
 	if errors.Is(err, goose.ErrNotApplied) {
-		err = fmt.Errorf("another migrator has undone step %d meanwhile; look at 'stet migrate status'", version)
+		err = fmt.Errorf("another migrator has undone step %d in the meantime; run 'stet migrate status'", version)
 	}
 	if result == nil {
 		return d.report(w, nil, err)

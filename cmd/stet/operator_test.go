@@ -151,7 +151,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	id := store.Digest("", "acme", "unknown").String()
 	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
 	for _, refused := range []string{"", "yes\n", id[:12] + "\n"} {
-		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != store.Unknown || !strings.Contains(errs, admin.Short(id)+", to go on") {
+		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != store.Unknown || !strings.Contains(errs, admin.Short(id)+", to continue") {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
 		}
 	}
@@ -215,7 +215,7 @@ func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
 	d := newShop(t)
 	for args, want := range map[string]string{
 		"release running": "under a lease", "release completed": "completed already", "resolve retryable --as failed": "retryable already",
-		"expire unknown": "only what is completed", "resolve unknown --as maybe": "give it completed", "resolve unknown --as not-executed --status 200": "no response",
+		"expire unknown": "only a completed", "resolve unknown --as maybe": "give it completed", "resolve unknown --as not-executed --status 200": "no response",
 		"resolve unknown --as completed --header A:b": "--status", "resolve unknown --as completed --status 42": "42",
 		"resolve unknown --as completed --status 200 --header x": "no field", "resolve unknown --as completed --status 201": "--plain",
 		"resolve unknown --as completed --retention 0s": "--retention is 0s", "resolve unknown --as failed --tombstone 1h": "--tombstone 1h0m0s",

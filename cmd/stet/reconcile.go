@@ -55,7 +55,7 @@ did not answer, or not clearly, or the store could not be read or written.`,
 	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
 	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
 	f.BoolVar(&dryRun, "dry-run", false, "ask, say what would be done, and change nothing")
-	f.DurationVar(&limit, "for", 10*time.Minute, "how long it may take; what is left is for the next time")
+	f.DurationVar(&limit, "for", 10*time.Minute, "time limit; the rest is for the next pass")
 	out.add(f)
 	p.addAll(f)
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
@@ -109,7 +109,7 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 	if dryRun {
 		fmt.Fprintln(w, "This is what would be done; nothing was changed.")
 	}
-	fmt.Fprintf(w, "%d dead runs: %d happened (%d completed, %d failed), %d did not happen and may run again, %d left unknown, %d changed meanwhile, %d errors\n",
+	fmt.Fprintf(w, "%d expired runs: %d happened (%d completed, %d failed), %d did not happen and may run again, %d left unknown, %d changed in the meantime, %d errors\n",
 		did.Looked, did.Completed+did.Failed, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors)
 	if did.Blind > 0 {
 		fmt.Fprintf(w, "%d were not asked about: their records keep nothing that the service would find them by; see keep_key and keep_scope\n", did.Blind)
@@ -118,10 +118,10 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 		fmt.Fprintf(w, "%d were left alone: their routes have no verify for it\n", did.Alone)
 	}
 	if did.Skipped > 0 {
-		fmt.Fprintf(w, "%d were left for the next time: nobody has answered the questions before\n", did.Skipped)
+		fmt.Fprintf(w, "%d were left for the next pass, because their verifiers did not answer\n", did.Skipped)
 	}
 	if over {
-		fmt.Fprintln(w, "the time is over; what is left is for the next time")
+		fmt.Fprintln(w, "the time is over; the rest is for the next pass")
 	}
 	return nil
 }

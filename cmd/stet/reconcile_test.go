@@ -219,7 +219,7 @@ func TestReconcileSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, stderr := command(t, "reconcile", "--config", file, "--store", "memory", "--dry-run")
-	if want := "This is what would be done; nothing was changed.\n0 dead runs: 0 happened (0 completed, 0 failed), 0 did not happen and may run again, 0 left unknown, 0 changed meanwhile, 0 errors\n"; status != exitOK || out != want {
+	if want := "This is what would be done; nothing was changed.\n0 expired runs: 0 happened (0 completed, 0 failed), 0 did not happen and may run again, 0 left unknown, 0 changed in the meantime, 0 errors\n"; status != exitOK || out != want {
 		t.Errorf("%d %q %s; want %q", status, out, stderr, want)
 	}
 }

@@ -126,7 +126,7 @@ func (s *servers) drain(patience time.Duration, runs func() int) error {
 	case n > 0:
 		return fmt.Errorf("%d operations were cut off after %v; their outcome is unknown until it is verified: %w", n, patience, err)
 	default:
-		s.log.Warn("connections that had not ended were cut off; no operation was under way", slog.Duration("after", patience))
+		s.log.Warn("connections that had not ended were cut off; no operation was in progress", slog.Duration("after", patience))
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (s *storage) openPostgres(ctx context.Context) error {
 func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
 	o, err := rueidis.ParseURL(c.URL)
 	if err != nil { // the error has the password
-		return o, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with what is special in the password encoded")}
+		return o, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with special characters of the password percent-encoded")}
 	}
 	if own, err := c.ClientTLS(); own == nil || err != nil {
 		return o, misuse(err)
@@ -186,7 +186,7 @@ func withStore(cmd *cobra.Command, c proxy.Store, do func(*storage) error) (err 
 // warnOf says what a process that runs operations over a store should know of it.
 func (s *storage) warnOf(log *slog.Logger) {
 	if s.kind == "memory" {
-		log.Warn("the store is memory: what was executed is forgotten with this process")
+		log.Warn("the store is memory: all records are lost when this process ends")
 	}
 }
 

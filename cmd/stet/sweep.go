@@ -23,7 +23,7 @@ func newSweep() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Clean up once: expired results, forgotten records, dead runs",
+		Short: "Clean up once: expired results, forgotten records, expired runs",
 		Long: `sweep removes results that have expired and records that are forgotten, and makes
 runs that have died unknown, or free, until nothing is left to do. Engines and
 stet proxy do this by themselves, all the time. It is for services that use SQL
@@ -39,7 +39,7 @@ of the store at least.`,
 			return flags.with(cmd, func(s *storage) error {
 				sweeper, ok := store.As[store.Sweeper](s.Store)
 				if !ok {
-					return fmt.Errorf("%s needs no sweep: what is over goes by itself", s.place)
+					return fmt.Errorf("%s needs no sweep: records expire by themselves", s.place)
 				}
 				sum, err := sweepAll(cmd, sweeper, limit)
 				return errors.Join(printSwept(cmd, flags.format, sum), err)
@@ -47,7 +47,7 @@ of the store at least.`,
 		},
 	}
 	flags.addPlace(cmd.Flags())
-	cmd.Flags().DurationVar(&limit, "for", 10*time.Minute, "how long it may take; what is left is for the next time")
+	cmd.Flags().DurationVar(&limit, "for", 10*time.Minute, "time limit; the rest is for the next sweep")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum sto
 }
 
 func sweptText(s store.Swept) string {
-	return fmt.Sprintf("%d results expired, %d records removed, %d dead runs made unknown", s.Expired, s.Purged, s.MarkedUnknown)
+	return fmt.Sprintf("%d results expired, %d records removed, %d expired runs marked unknown", s.Expired, s.Purged, s.MarkedUnknown)
 }
 
 func printSwept(cmd *cobra.Command, out format, s store.Swept) error {

@@ -38,7 +38,7 @@ func TestSweepRemovesWhatIsOverAndNothingElse(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"1 results expired, 1 records removed, 1 dead runs made unknown\n", "0 results expired, 0 records removed, 0 dead runs made unknown\n"} {
+	for i, want := range []string{"1 results expired, 1 records removed, 1 expired runs marked unknown\n", "0 results expired, 0 records removed, 0 expired runs marked unknown\n"} {
 		if status, out, stderr := command(t, "sweep", "--store", path); status != exitOK || out != want {
 			t.Errorf("sweep %d: %d %q %s; want %q", i+1, status, out, stderr, want)
 		}

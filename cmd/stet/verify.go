@@ -62,7 +62,7 @@ The exit status is 1 if a point fails.`,
 	f.StringVar(&o.URL, "url", "", "the operation's URL")
 	f.StringVar(&o.Method, "method", http.MethodPost, "its method")
 	f.StringVar(&o.Body, "body", "", "body of a request that succeeds, perhaps with {{unique}} in it (default a small JSON object)")
-	f.StringVar(&o.Other, "other-body", "", "body of another one, likewise")
+	f.StringVar(&o.Other, "other-body", "", "body of another one, in the same form")
 	f.StringVar(&o.Key, "key-header", "Idempotency-Key", "name of the key's header")
 	f.StringArrayVarP(&headers, "header", "H", nil, "header of all requests, 'Name: value'; may be repeated")
 	f.StringVar(&probe, "probe", "", "address to listen on and count what arrives there")

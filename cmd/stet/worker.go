@@ -14,7 +14,7 @@ service, beside the proxy or on other machines. It reads the same configuration,
 any number may run on one store. 'stet proxy' does this by itself, unless its
 configuration says worker: elsewhere.
 
-It is told to end by SIGTERM, and lets what it has begun end first.`, proxy.Workers|proxy.Relay|proxy.Reconciler, nil)
+SIGTERM ends it after the running operations.`, proxy.Workers|proxy.Relay|proxy.Reconciler, nil)
 }
 
 // newAside returns a command that runs parts of a proxy without its listener for traffic.

@@ -80,7 +80,7 @@ func (c Change) Check() error {
 		}
 	}
 	if c.Action != Resolve && (c.As != "" || c.Response != nil) {
-		return fmt.Errorf("only resolve takes a verdict and a response, not %s", c.Action)
+		return fmt.Errorf("only resolve takes a resolution and a response, not %s", c.Action)
 	}
 	return c.checkVerdict()
 }
@@ -96,7 +96,7 @@ func plain(name, text string, limit int, why string) error {
 	case len(text) > limit:
 		return fmt.Errorf("%s: %d bytes; at most %d", name, len(text), limit)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
-		return fmt.Errorf("%s: it has to be one line of text", name)
+		return fmt.Errorf("%s: it must be one line of text", name)
 	}
 	return nil
 }
@@ -145,15 +145,15 @@ func Possible(action string, r Record) string {
 	case action == Expire && r.Damage != "":
 		return ""
 	case r.Damage != "":
-		return "what is stored of it cannot be read; it can only be expired, and does not run again then"
+		return "its record cannot be read; it can only be expired, and does not run again then"
 	case action == Expire && !r.Settled():
-		return fmt.Sprintf("it is %s: only what is completed or failed has a result", r.State)
+		return fmt.Sprintf("it is %s: only a completed or failed operation has a result", r.State)
 	case action == Expire:
 		return ""
 	case r.State == store.Running.String() && !r.Dead:
 		return fmt.Sprintf("it is running, under a lease for %s more: wait for it, or end its process first", r.LeaseLeft)
 	case r.State != store.Running.String() && r.State != store.Unknown.String():
-		return fmt.Sprintf("it is %s already; only what is unknown can be resolved", r.State)
+		return fmt.Sprintf("it is %s already; only an unknown operation can be resolved", r.State)
 	}
 	return ""
 }

@@ -37,7 +37,7 @@ func NewRemote(base, token string) (*Remote, error) {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, errors.New("it has to be a URL like http://127.0.0.1:9090, with neither user, query nor fragment")
+		return nil, errors.New("it must be a URL like http://127.0.0.1:9090, with neither user, query nor fragment")
 	case token != "" && u.Scheme == "http" && !LoopbackName(u.Hostname()):
 		return nil, errors.New("http would show the token to the network; use https, or a tunnel to a port of this host")
 	}

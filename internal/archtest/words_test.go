@@ -71,7 +71,7 @@ var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 			return err
 		}
 		place, err := filepath.Rel(root, path)
-		count(strings.ToLower(string(text)), byForm, filepath.ToSlash(place))
+		count(strings.ToLower(strings.ReplaceAll(string(text), "http.NoBody", "")), byForm, filepath.ToSlash(place))
 		return err
 	})
 	return words, err

@@ -32,7 +32,7 @@ func (h *handler) guarded(serve func(*http.Request) (any, error)) http.Handler {
 		}
 		if r.Method == http.MethodPost {
 			if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-				h.refuse(w, &admin.Error{Condition: admin.NotJSON, Detail: "the Content-Type has to be application/json"})
+				h.refuse(w, &admin.Error{Condition: admin.NotJSON, Detail: "the Content-Type must be application/json"})
 				return
 			}
 			r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -176,7 +176,7 @@ func via(r *http.Request) string { return "the admin API, from " + r.RemoteAddr 
 func (h *handler) readOnly() error {
 	detail := "results and changes take a token, which this process was started without; for stet proxy, set STET_ADMIN_TOKEN"
 	if !h.o.Loopback {
-		detail = "this token is for looking; results and changes take one that may change"
+		detail = "this token may only read; results and changes need a token that may change"
 	}
 	return &admin.Error{Condition: admin.ReadOnly, Detail: detail}
 }

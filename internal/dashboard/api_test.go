@@ -423,7 +423,7 @@ func TestUnacceptableRequestsAreProblems(t *testing.T) {
 		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a","force":true}`, 400, "invalid", "one JSON object"},
 		{"POST", path + "release", `{"fence":"1","actor":"a"}`, 400, "invalid", "reason: required"},
 		{"POST", path + "release", `{"fence":"1","reason":" ","actor":"a"}`, 400, "invalid", "reason: required"},
-		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a\nb"}`, 400, "invalid", "actor: it has to be one line"},
+		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a\nb"}`, 400, "invalid", "actor: it must be one line"},
 		{"POST", path + "release", `{"fence":"1","reason":"` + long + `","actor":"a"}`, 400, "invalid", "at most 1000"},
 		{"POST", path + "release", `{"fence":"1","reason":"a\nforged line","actor":"a"}`, 400, "invalid", "one line"},
 		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a","as":"failed"}`, 400, "invalid", "only resolve"},

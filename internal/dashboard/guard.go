@@ -60,7 +60,7 @@ func (h *handler) admit(r *http.Request) (caller, *admin.Error) {
 	}
 	t, ok := Bearer(r, h.tokens)
 	if !ok {
-		return caller{}, &admin.Error{Condition: admin.TokenRequired, Detail: "the Authorization header has to be Bearer and the token"}
+		return caller{}, &admin.Error{Condition: admin.TokenRequired, Detail: "the Authorization header must be Bearer and the token"}
 	}
 	return caller{t.Name, t.Change}, nil
 }

@@ -70,7 +70,7 @@ func CheckToken(token string) error {
 		return fmt.Errorf("%d bytes; give it at least %d, as 'openssl rand -hex 32' makes them", len(token), MinToken)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("it has to be of visible ASCII, without spaces")
+		return errors.New("it must be visible ASCII, without spaces")
 	}
 	return nil
 }

@@ -175,7 +175,7 @@ func TestAdminTokensThatAreNotSafeAreErrors(t *testing.T) {
 		"admin:\n  listen: off\n  token_file: " + file("short", "hunter2") + "\n":  "stet.yaml:4: admin.token_file: 7 bytes",
 		"admin:\n  listen: :9090\n  token_file: " + file("empty", "\n") + "\n":     "stet.yaml:4: admin.token_file: ",
 		"admin:\n  listen: here\n":                                                 "stet.yaml:3: admin.listen: ",
-		"admin:\n  listen: :9090\n  token_file: " + file("two", secret+"\nx") + "": "stet.yaml:4: admin.token_file: it has to be",
+		"admin:\n  listen: :9090\n  token_file: " + file("two", secret+"\nx") + "": "stet.yaml:4: admin.token_file: it must be",
 	} {
 		_, err := parse(t, head+yaml, map[string]string{"TOKEN": "hunter3"})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") || strings.Contains(err.Error(), "spaces in it") {

@@ -81,7 +81,7 @@ func (a *Async) check(r *Route) error {
 	case r.Tries != 0:
 		return at("tries", "it is for requests whose clients wait; async.max_attempts is how often an accepted operation is sent")
 	case int64(r.MaxBody) > store.MaxWork-maxKeptHead:
-		return at("max_body", "%d; what is accepted is kept, in %d bytes with its header, so that at most %d are left", r.MaxBody, store.MaxWork, store.MaxWork-maxKeptHead)
+		return at("max_body", "%d; an accepted request is stored in %d bytes with its header, so at most %d are left", r.MaxBody, store.MaxWork, store.MaxWork-maxKeptHead)
 	case len(r.class()) > store.MaxName:
 		return at("name", "%d bytes; the name of a route that accepts has at most %d", len(r.class()), store.MaxName)
 	case a.Repeatable && r.Verify != nil:

@@ -166,7 +166,7 @@ func (g *availability) found() {
 func (g *availability) open() {
 	g.closed, g.ahead, g.until = false, false, time.Now()
 	close(g.opened)
-	g.log.Info("proxy: the service is back, and is handed what has waited", slog.Duration("after", time.Since(g.since).Round(time.Millisecond)))
+	g.log.Info("proxy: the service is available again; waiting work is sent to it", slog.Duration("after", time.Since(g.since).Round(time.Millisecond)))
 }
 
 // paused reports whether messages are held back.

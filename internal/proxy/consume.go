@@ -150,7 +150,7 @@ func (m *Consume) check() (errs []error) {
 	case m.Post == "":
 		wrong("post", "required: the path of the service that messages are POSTed to")
 	case err != nil || m.Post[0] != '/' || u.Host != "" || u.Fragment != "" || strings.ContainsFunc(m.Post, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
-		wrong("post", "%q is no path of the service; write it as it is requested: /events/orders", m.Post)
+		wrong("post", "%q is no path of the service; write a path like /events/orders", m.Post)
 	}
 	if err := intake.CheckID(m.ID); err != nil {
 		wrong("id", "%w", err)

@@ -51,7 +51,7 @@ func (c *Config) crossCheck() error {
 	if c.Relay != nil {
 		again := cmp.Or(time.Duration(c.Relay.Retry), defaultRetryMessage)
 		for i, t := range c.Relay.Targets {
-			cs.when(time.Duration(t.Timeout) > again, fmt.Sprintf("%v is longer than relay.retry, %v: the message is sent again while the first time goes on", time.Duration(t.Timeout), again),
+			cs.when(time.Duration(t.Timeout) > again, fmt.Sprintf("%v is longer than relay.retry, %v: the message is sent again before the first attempt ends", time.Duration(t.Timeout), again),
 				"relay", "targets", i, "timeout")
 		}
 	}

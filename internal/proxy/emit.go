@@ -120,7 +120,7 @@ func plainly(err error) error {
 // 9110, section 5.3).
 func apart(value string) ([]jsontext.Value, error) {
 	if !utf8.ValidString(value) {
-		return nil, errors.New("it is not UTF-8; write what is not ASCII as \\u escapes")
+		return nil, errors.New("it is not UTF-8; write other characters than ASCII as \\u escapes")
 	}
 	var all []jsontext.Value
 	if err := json.Unmarshal([]byte("["+value+"]"), &all); err != nil {

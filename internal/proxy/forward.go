@@ -110,7 +110,7 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 	what := "proxy: the outcome of an operation is unknown: "
 	if t.route.Settles == settlesService {
-		what = "proxy: the service has not answered; what it has settled counts: "
+		what = "proxy: the service has not answered; its settled outcome counts: "
 	}
 	f.log.Warn(what+why, slog.String("id", run.ID().String()),
 		slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()))

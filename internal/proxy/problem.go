@@ -52,7 +52,7 @@ var (
 	tooManyOperations = condition{"too-many-operations", http.StatusTooManyRequests, "Too many new operations",
 		"The limit of new operations is reached. Nothing was executed. Send the request again later, with the same key.", true, stet.NotExecuted, 0}
 	tooLargeToAccept = condition{"too-large-to-accept", http.StatusRequestEntityTooLarge, "Too large to accept",
-		"The request is to be kept until it was done, and has too many bytes for that. Nothing was executed.", false, stet.NotExecuted, 0}
+		"The request must be stored until it has run, and is too large for that. Nothing was executed.", false, stet.NotExecuted, 0}
 	cancelRefused = condition{"method-not-allowed", http.StatusMethodNotAllowed, "Method not allowed",
 		"Callers cannot cancel this operation.", false, stet.NotExecuted, 0}
 	upstreamFailed = condition{"upstream-failed", http.StatusBadGateway, "No answer from the service",

@@ -48,7 +48,7 @@ func (r *Route) checkResponses() error {
 	switch {
 	case r.responses() == stethttp.StoreOutcomes:
 	case r.Settles == settlesService:
-		return at("responses", "with settles: service the service says what is stored; leave it out")
+		return at("responses", "with settles: service the service decides what is stored; leave it out")
 	case r.Async != nil:
 		return at("responses", "what the service answers to an accepted operation is an outcome, or the operation is sent again, as its client can correct nothing; leave it out")
 	case r.MCP != nil:
@@ -112,7 +112,7 @@ func (r *Route) refer(o *stethttp.Options, log *slog.Logger) error {
 		o.Ref = func(req *http.Request) string {
 			ref := single(req, name)
 			if len(ref) > store.MaxLabel || store.LabelText(ref) != ref || strings.HasPrefix(ref, "sealed:") {
-				log.Warn("proxy: an operation has no reference: what is in its header cannot be one", slog.String("route", r.class()), slog.Int("bytes", len(ref)))
+				log.Warn("proxy: an operation has no reference: the value of its header is too long or not printable", slog.String("route", r.class()), slog.Int("bytes", len(ref)))
 				return ""
 			}
 			return ref

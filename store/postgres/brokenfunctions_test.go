@@ -41,7 +41,7 @@ var defects = []defect{
 		Changes: [][2]string{{"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSE"}}},
 	{Bug: "begin runs what has died, whatever settles it", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"AND t.outside = t.owner, false) AS void", ", false) AS void"}, {"AND t.run_due IS NULL AND t.outside = t.owner)", "AND t.run_due IS NULL)"}}},
-	{Bug: "begin does not run what has died and was settled outside", Claim: "transactions/a transaction runs after a dead run that was settled outside", Function: "begin",
+	{Bug: "begin does not run what has died and was settled outside", Claim: "transactions/a transaction runs after an expired run that was settled outside", Function: "begin",
 		Changes: [][2]string{{"r.state <> 4 AND NOT r.void THEN", "r.state <> 4 THEN"}}},
 	{Bug: "begin sees no mismatch", Claim: "transactions/another fingerprint is refused without calling the function", Function: "begin",
 		Changes: [][2]string{{"IF r.fingerprint <> finger THEN", "IF false THEN"}}},

@@ -185,7 +185,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stettest.Eventually(t, "the dead run is parked", func() bool {
+		stettest.Eventually(t, "the expired run is parked", func() bool {
 			rec, err := take(dead)
 			return err == nil && rec.State == store.Unknown
 		})

@@ -19,7 +19,7 @@ var claimChecks = []check{
 		ownerClaimsOnce},
 	{"a retryable key is granted with the next attempt", "the handler tells a first try from a repetition by the attempt, and others tell a zombie by the fence.",
 		retryableIsGranted},
-	{"a lapsed claim is parked by the next claim", "the dead run may have had its effect; running again would risk a second one.",
+	{"a lapsed claim is parked by the next claim", "the expired run may have had its effect; running again would risk a second one.",
 		lapsedIsParked},
 	{"fences grow over release, takeover and forgetting", "a fence that restarts lets a zombie of long ago pass for the newest owner.",
 		fencesGrow},

@@ -25,7 +25,7 @@ var engineChecks = []check{
 		extendOutage},
 	{"a waiter gets the outcome although the store fails it", "waiting is only looking: it can always be done again.",
 		watchOutage},
-	{"a takeover survives a lost request or reply", "the way out of a dead run must not itself get stuck.",
+	{"a takeover survives a lost request or reply", "the way out of an expired run must not itself get stuck.",
 		takeoverFault},
 	{"with calls failing at random nothing runs twice and no outcome changes", "this is what the store is for.",
 		chaos},

@@ -8,11 +8,11 @@ import (
 
 // outsideChecks are about store.OutsideStore.
 var outsideChecks = []check{
-	{"a dead run that was settled outside is claimed again, and can write nothing any more", "its effects and its outcome are one transaction that compares the fence: without the outcome nothing happened, and nothing can happen later.",
+	{"an expired run that was settled outside is claimed again, and can write nothing any more", "its effects and its outcome are one transaction that compares the fence: without the outcome nothing happened, and nothing can happen later.",
 		outsideIsClaimedAgain},
-	{"a sweep makes a dead run retryable that was settled outside", "an unknown record is a person's work; this one is not unknown.",
+	{"a sweep makes an expired run retryable that was settled outside", "an unknown record is a person's work; this one is not unknown.",
 		outsideIsSwept},
-	{"Take ends a dead run that is settled outside, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
+	{"Take ends an expired run that is settled outside, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
 		outsideIsEndedByTake},
 	{"a run that is settled outside may settle late, if no other has come", "the transaction of a service may take longer than the lease.",
 		outsideSettlesLate},
@@ -45,12 +45,12 @@ func outsideIsClaimedAgain(f *fixture) {
 		if !granted(rec, again) || rec.Fence <= dead.Fence || rec.Attempt != 2 {
 			f.Fatalf("heartbeat %v: a claim after the lease had run out returned %s; want it granted, as attempt 2, above fence %d", heartbeat, show(rec), dead.Fence)
 		}
-		f.fenced("the dead run's Settle", f.store.Settle(f.ctx, dead.Claim(), completed("late"), f.keep))
-		f.fenced("the dead run's Release", f.store.Release(f.ctx, dead.Claim(), f.keep))
+		f.fenced("the expired run's Settle", f.store.Settle(f.ctx, dead.Claim(), completed("late"), f.keep))
+		f.fenced("the expired run's Release", f.store.Release(f.ctx, dead.Claim(), f.keep))
 		if lost := f.extend(f.long, dead.Claim()); len(lost) != 1 {
-			f.Errorf("the dead run's lease was renewed")
+			f.Errorf("the expired run's lease was renewed")
 		}
-		f.unchanged("after the dead run's writes", rec)
+		f.unchanged("after the expired run's writes", rec)
 	}
 }
 
@@ -65,7 +65,7 @@ func outsideIsSwept(f *fixture) {
 	}
 	rec := f.is("after a sweep", req.ID, store.Retryable, dead.Fence)
 	if rec.SettledAt.IsZero() || rec.ForgetAt.IsZero() {
-		f.Errorf("a dead run that was freed has SettledAt %v, ForgetAt %v; want both", rec.SettledAt, rec.ForgetAt)
+		f.Errorf("an expired run that was freed has SettledAt %v, ForgetAt %v; want both", rec.SettledAt, rec.ForgetAt)
 	}
 	f.fenced("a Settle after the sweep", f.store.Settle(f.ctx, dead.Claim(), completed("late"), f.keep))
 	if again := f.grant(byAnother(req)); again.Fence <= dead.Fence || again.Attempt != 2 {
@@ -81,7 +81,7 @@ func outsideIsEndedByTake(f *fixture) {
 	f.pass(1)
 	rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit})
 	if err != nil || rec.State != store.Retryable || rec.Fence != dead.Fence || rec.Attempt != 1 || rec.Label != req.Label {
-		f.Errorf("Take of a dead run that is settled outside: %s, %v; want it retryable, attempt 1, under fence %d", show(rec), err, dead.Fence)
+		f.Errorf("Take of an expired run that is settled outside: %s, %v; want it retryable, attempt 1, under fence %d", show(rec), err, dead.Fence)
 	}
 }
 
@@ -103,7 +103,7 @@ func outsideIsOfOneClaim(f *fixture) {
 	f.grant(next)
 	f.pass(1)
 	if rec := f.claim(byAnother(req)); rec.State != store.Unknown {
-		f.Errorf("a dead run after one that was settled outside: %s; want it parked as unknown", show(rec))
+		f.Errorf("an expired run after one that was settled outside: %s; want it parked as unknown", show(rec))
 	}
 	if f.can.works == nil {
 		return
@@ -116,7 +116,7 @@ func outsideIsOfOneClaim(f *fixture) {
 	f.take(req.ID, store.NewOwner(), f.unit)
 	f.pass(1)
 	if rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit}); err != nil || rec.State != store.Unknown {
-		f.Errorf("a dead run of a worker, after one that was settled outside: %s, %v; want it parked as unknown", show(rec), err)
+		f.Errorf("an expired run of a worker, after one that was settled outside: %s, %v; want it parked as unknown", show(rec), err)
 	}
 }
 
@@ -126,15 +126,15 @@ func (c *txCase[Tx]) outsideTx() {
 	}
 	req, dead := c.outside()
 	c.pass(1)
-	row := "after a dead run " + req.ID.String()
+	row := "after an expired run " + req.ID.String()
 	rec, calls, err := c.run(byAnother(req), row, completed("x"))
 	if err != nil || calls != 1 || rec.State != store.Completed || rec.Fence <= dead.Fence {
-		c.Errorf("after a dead run that was settled outside RunTx called its function %d times and returned %s, %v; want it completed, above fence %d", calls, show(rec), err, dead.Fence)
+		c.Errorf("after an expired run that was settled outside RunTx called its function %d times and returned %s, %v; want it completed, above fence %d", calls, show(rec), err, dead.Fence)
 	}
-	c.rows("after a dead run that was settled outside", row, 1)
+	c.rows("after an expired run that was settled outside", row, 1)
 	tx, end := c.h.Begin(c, c.store)
 	if err := c.store.SettleTx(c.ctx, tx, dead.Claim(), completed("late"), c.keep); !errors.Is(err, store.ErrFenced) {
-		c.Errorf("the dead run's SettleTx: %v; want it fenced", err)
+		c.Errorf("the expired run's SettleTx: %v; want it fenced", err)
 	}
 	_ = end(false)
 }

@@ -13,7 +13,7 @@ import (
 var repeatChecks = []check{
 	{"a run that may be repeated is due when its lease has run out", "it is known that repeating it is safe: a caller should not have to wait for a sweep or an operator.",
 		repeatedIsDue},
-	{"a dead run that may be repeated is accepted again, not unknown", "unknown is for what cannot be known; of this run it is known.",
+	{"an expired run that may be repeated is accepted again, not unknown", "unknown is for what cannot be known; of this run it is known.",
 		repeatedIsNotUnknown},
 	{"a run that may be repeated is left alone while it lives, and when it has ended", "a second run beside a living one is a waste, and after its end a second execution.",
 		livingIsNotRepeated},
@@ -50,7 +50,7 @@ func (f *fixture) isRepeated(when string, id store.ID) {
 	all := f.due()
 	rec, ok := all[id]
 	if len(all) != 1 || !ok || rec.State != store.Running || rec.LeaseLeft > 0 || !bytes.Equal(rec.Work, workOf(id)) || rec.Notes.Version != 0 {
-		f.Errorf("%s: of a dead run that may be repeated, and %d others, Due returned %s, LeaseLeft %v, with the work %s and the notes %s",
+		f.Errorf("%s: of an expired run that may be repeated, and %d others, Due returned %s, LeaseLeft %v, with the work %s and the notes %s",
 			when, len(all)-1, show(rec), rec.LeaseLeft, brief(rec.Work), noted(rec.Notes))
 	}
 	f.untouched("Due", was)
@@ -71,12 +71,12 @@ func repeatedIsDue(f *fixture) {
 	was := f.look(req.ID)
 	lost, err := f.store.Extend(f.ctx, []store.Claim{rec.Claim()}, f.long)
 	if err != nil || len(lost) != 1 {
-		f.Errorf("Extend by the dead run: lost %v, %v", lost, err)
+		f.Errorf("Extend by the expired run: lost %v, %v", lost, err)
 	}
-	f.fenced("Settle by the dead run", f.store.Settle(f.ctx, rec.Claim(), completed("zombie"), f.keep))
-	f.fenced("Release by the dead run", f.store.Release(f.ctx, rec.Claim(), f.keep))
+	f.fenced("Settle by the expired run", f.store.Settle(f.ctx, rec.Claim(), completed("zombie"), f.keep))
+	f.fenced("Release by the expired run", f.store.Release(f.ctx, rec.Claim(), f.keep))
 	for verb, call := range f.workWrites(rec.Claim()) {
-		f.fenced(verb+" by the dead run", call())
+		f.fenced(verb+" by the expired run", call())
 	}
 	f.untouched("all that", was)
 	f.pass(1)
@@ -105,12 +105,12 @@ func repeatedIsNotUnknown(f *fixture) {
 		now := way(req)
 		f.bare(name, now)
 		if now.State != store.Accepted || now.Fence != rec.Fence || now.Owner != rec.Owner || now.Attempt != 1 || now.SettledAt.IsZero() || !now.ForgetAt.IsZero() {
-			f.Errorf("%s of a dead run that may be repeated: want it accepted, under its fence %d and owner; got %s, SettledAt %v, ForgetAt %v",
+			f.Errorf("%s of an expired run that may be repeated: want it accepted, under its fence %d and owner; got %s, SettledAt %v, ForgetAt %v",
 				name, rec.Fence, show(now), now.SettledAt, now.ForgetAt)
 		}
 		f.unchanged(name, now)
 		f.isDue("after "+name, req.ID)
-		f.fenced("Settle by the dead run, after "+name, f.store.Settle(f.ctx, rec.Claim(), completed("zombie"), f.keep))
+		f.fenced("Settle by the expired run, after "+name, f.store.Settle(f.ctx, rec.Claim(), completed("zombie"), f.keep))
 		if next := f.takes(byAnother(req)); next.Attempt != 2 || !next.Cancelling || !sameNotes(next.Notes, version(1, "noted")) {
 			f.Errorf("taken after %s, it is %s, with the notes %s and Cancelling %v", name, show(next), noted(next.Notes), next.Cancelling)
 		}
@@ -151,7 +151,7 @@ func repeatableIsSaved(f *fixture) {
 	f.pass(1)
 	f.isDue("noted down as not to be repeated")
 	if now := f.claim(byAnother(one)); now.State != store.Unknown {
-		f.Errorf("noted down as not to be repeated, a dead run is %s; want it parked as unknown", show(now))
+		f.Errorf("noted down as not to be repeated, an expired run is %s; want it parked as unknown", show(now))
 	}
 	_, second := f.takenToRepeat(f.unit)
 	id := noted(second, false, true)
@@ -166,7 +166,7 @@ func repeatableIsSaved(f *fixture) {
 	f.pass(1)
 	f.isDue("a claim's, noted down as one that may be repeated")
 	if now := f.claim(byAnother(req)); now.State != store.Unknown {
-		f.Errorf("of an operation that was not accepted, a dead run is %s; want it parked as unknown", show(now))
+		f.Errorf("of an operation that was not accepted, an expired run is %s; want it parked as unknown", show(now))
 	}
 }
 
@@ -246,9 +246,9 @@ func (c *workCase[Tx]) deadRunInTx() {
 	row := stet.NewKey()
 	now, calls, err := c.run(byAnother(req), row, completed("x"))
 	if err != nil || calls != 0 || now.State != store.Accepted {
-		c.Errorf("RunTx of a dead run that may be repeated: %s, %v; the function was called %d times", show(now), err, calls)
+		c.Errorf("RunTx of an expired run that may be repeated: %s, %v; the function was called %d times", show(now), err, calls)
 	}
-	c.rows("RunTx of a dead run that may be repeated", row, 0)
+	c.rows("RunTx of an expired run that may be repeated", row, 0)
 	c.unchanged("RunTx", now)
 	c.within(true, func(tx Tx) {
 		if err := c.store.SaveTx(c.ctx, tx, rec.Claim(), version(1, "begun"), false); err != nil {
@@ -257,6 +257,6 @@ func (c *workCase[Tx]) deadRunInTx() {
 	})
 	c.isDue("one noted down in a transaction as not to be repeated", req.ID)
 	if now := c.take(rec.ID, store.NewOwner(), c.long); now.State != store.Unknown {
-		c.Errorf("noted down in a transaction as not to be repeated, a dead run is %s; want it parked as unknown", show(now))
+		c.Errorf("noted down in a transaction as not to be repeated, an expired run is %s; want it parked as unknown", show(now))
 	}
 }

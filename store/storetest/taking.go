@@ -22,9 +22,9 @@ var takeChecks = []check{
 		raceToTake},
 	{"work that is to wait cannot be taken before its time", "queues deliver twice and early; backoff that only the queue knows of is none.",
 		earlyTake},
-	{"Take ends a dead run that was never accepted, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
+	{"Take ends an expired run that was never accepted, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
 		takeEndsADeadClaim},
-	{"a taken operation whose lease has run out is parked, and keeps its work", "the dead run may have had its effect; and what is released after all must be runnable.",
+	{"a taken operation whose lease has run out is parked, and keeps its work", "the expired run may have had its effect; and what is released after all must be runnable.",
 		lapsedTakeIsParked},
 }
 
@@ -34,7 +34,7 @@ func takeEndsADeadClaim(f *fixture) {
 	f.pass(1)
 	rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit})
 	if err != nil || rec.State != store.Unknown || rec.Fence != dead.Fence || rec.Attempt != 1 || rec.Label != req.Label {
-		f.Errorf("Take of a dead run that was never accepted: %s, %v; want it unknown, attempt 1, under fence %d", show(rec), err, dead.Fence)
+		f.Errorf("Take of an expired run that was never accepted: %s, %v; want it unknown, attempt 1, under fence %d", show(rec), err, dead.Fence)
 	}
 }
 
@@ -199,7 +199,7 @@ var returnChecks = []check{
 		returnInEachState},
 	{"what is given back waits as long as it was asked to", "backoff is what keeps a failing service from being hammered.",
 		returnedWaits},
-	{"a release of an accepted operation makes it due at once", "the way out of a dead run is a release; the work must be run then, not lost as retryable.",
+	{"a release of an accepted operation makes it due at once", "the way out of an expired run is a release; the work must be run then, not lost as retryable.",
 		releasedIsDue},
 	{"a stale fence can write nothing about work", "a run that lost the claim must not give back, cancel or note down what is its successor's.",
 		staleFenceAndWork},

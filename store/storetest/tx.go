@@ -81,7 +81,7 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).rolledBack)},
 		{"the function is called only where the state machine has an arrow", "what Claim must not grant, a transaction must not run either.",
 			with((*txCase[Tx]).situationsTx)},
-		{"a transaction runs after a dead run that was settled outside", "without an outcome that run had no effect, and will have none.",
+		{"a transaction runs after an expired run that was settled outside", "without an outcome that run had no effect, and will have none.",
 			with((*txCase[Tx]).outsideTx)},
 		{"another fingerprint is refused without calling the function", "a mismatch is told before anything else.",
 			with((*txCase[Tx]).mismatch)},

@@ -49,7 +49,7 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 			with((*workCase[Tx]).finishTx)},
 		{"what a stopped process left open cannot be committed once its run was taken again", "the rollback is what proves that a repetition is safe.",
 			with((*workCase[Tx]).stoppedInTx)},
-		{"a dead run that may be repeated is accepted again in transactions, too", "who finds it there must not say that it is not known.",
+		{"an expired run that may be repeated is accepted again in transactions, too", "who finds it there must not say that it is not known.",
 			with((*workCase[Tx]).deadRunInTx)},
 		{"a step's rows and its result are committed together, once", "a later attempt goes on after it.",
 			with((*workCase[Tx]).stepTx)},

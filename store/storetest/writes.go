@@ -225,7 +225,7 @@ var extendChecks = []check{
 		extendInEachState},
 	{"extending renews many leases at once and names the lost", "all heartbeats of a process go in one call; one lost claim must not take the others with it.",
 		extendMany},
-	{"an extension counts from now", "a lease that was stacked up would keep a dead run's key locked for long.",
+	{"an extension counts from now", "a lease that was stacked up would keep an expired run's key locked for long.",
 		extendFromNow},
 }
 

@@ -8,7 +8,7 @@
 -- A claim under which a service settles, in the transaction of its writes, is known by its
 -- owner: if that run dies it had no effect.
 ALTER TABLE "stet"."records" ADD COLUMN outside bytea;
-COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim whose run is settled by a service, in one transaction with what it writes; if it is that of the record, a dead run becomes retryable, not unknown';
+COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim whose run is settled by a service, in one transaction with what it writes; if it is that of the record, an expired run becomes retryable, not unknown';
 
 -- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
 -- functions in SQL are planned anew at each call.
@@ -472,7 +472,7 @@ REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_r
 COMMENT ON FUNCTION "stet"."stet_begin" IS 'what to do with an operation: run it in this transaction, or hand out what is stored; see docs/sql.md';
 COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it stands once this transaction is committed';
 COMMENT ON FUNCTION "stet"."stet_release" IS 'gives a claim back: nothing was executed';
-COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes results that have expired and records that are forgotten, and parks dead runs';
+COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes results that have expired and records that are forgotten, and parks expired runs';
 COMMENT ON FUNCTION "stet"."stet_fingerprint" IS 'the fingerprint of what a request asks for';
 COMMENT ON FUNCTION "stet"."stet_id" IS 'the id of a record';
 

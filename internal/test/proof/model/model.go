@@ -57,7 +57,7 @@ type Options struct {
 
 // Rules are those that Options.Rule can break.
 var Rules = []string{
-	"claim without existence check", "mismatch unchecked", "live leases parked", "dead runs run again", "an owner claims twice",
+	"claim without existence check", "mismatch unchecked", "live leases parked", "expired runs run again", "an owner claims twice",
 	"fences stay", "no fence on extend", "no fence on settle", "no fence on release", "a second outcome accepted",
 	"the other side refuses nothing", "released when settling fails", "unknown released", "anybody's claim abandoned", "nobody sweeps",
 }

@@ -28,7 +28,7 @@ func (m *explorer) claim(s *state, msg message) (matches bool) {
 	case r.state == store.Running && r.owner == msg.owner:
 	case r.state == store.Running && (r.lapsed || m.Rule == "live leases parked"):
 		m.park(s)
-		if m.Rule == "dead runs run again" {
+		if m.Rule == "expired runs run again" {
 			r.to(store.VerbRelease)
 			m.grant(s, msg.owner)
 		}

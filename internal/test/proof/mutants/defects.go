@@ -265,8 +265,8 @@ var defects = []defect{
 	{"outside: the service's answer is handed out instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
 	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./internal/proxy"}},
 	{"outside: routes that do not settle tell their claim", "internal/proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./internal/proxy"}},
-	{"memory: a dead run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
-	{"postgres: any dead run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
+	{"memory: an expired run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
+	{"postgres: any expired run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
 	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, l, func() []call {\n\t\t\treturn []call{{s.sql.park", "err = s.onRow(ctx, l, r.ID, func() []call {\n\t\t\treturn []call{{s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
 
 	// The client.

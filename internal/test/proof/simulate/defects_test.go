@@ -117,7 +117,7 @@ func (f flawed) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	}
 	swept, err := f.Store.Sweep(ctx, limit)
 	for _, id := range ids {
-		if rec := f.record(id); f.is("sweeps dead runs into retryable") && rec.State == store.Unknown {
+		if rec := f.record(id); f.is("sweeps expired runs into retryable") && rec.State == store.Unknown {
 			err = errors.Join(err, f.Store.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 		}
 	}
@@ -144,7 +144,7 @@ var defects = []struct {
 	{"drops results", 100},
 	{"never parks", 500},
 	{"sweeps live claims", 200},
-	{"sweeps dead runs into retryable", 200},
+	{"sweeps expired runs into retryable", 200},
 }
 
 func TestDefectsAreFoundAndShrink(t *testing.T) {

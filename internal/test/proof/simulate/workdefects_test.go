@@ -165,7 +165,7 @@ var workDefects = []struct {
 	{"hands out once", 500, nil},
 	{"forgets messages when it hands them out", 500, nil},
 	{"confuses scopes", 500, nil},
-	{"sweeps dead runs into retryable", 500, nil},
+	{"sweeps expired runs into retryable", 500, nil},
 	{"settles without the fence check", 20000, of("take over", repeated)},
 	{"runs lapsed claims again", 500, nil},
 }

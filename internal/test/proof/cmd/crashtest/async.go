@@ -49,7 +49,7 @@ func runFlavour(ctx context.Context, cfg async.Config) (err error) {
 	fmt.Printf("%s, seed %d\n", cfg.Flavour, cfg.Seed)
 	began := time.Now()
 	rep, err := async.Run(ctx, r, cfg)
-	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d dead runs were verified; in %v; deaths by point: %v\n",
+	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d expired runs were verified; in %v; deaths by point: %v\n",
 		rep.Operations, rep.Completed, rep.Cancelled, rep.Doubtful, rep.Attempts, rep.Effects, rep.TimesUnknown, rep.Verified, time.Since(began).Round(time.Second), rep.At)
 	printFigures("async_"+strings.ReplaceAll(cfg.Flavour, "-", "_"), []figure{
 		{"kills", rep.Kills, "kills"}, {"kills_at_points", rep.AtPoints(), "kills_at_points"}, {"stops", rep.At[crashtest.Frozen], "stops"},

@@ -56,7 +56,7 @@ func runBroker(ctx context.Context, cfg messages.Config) (err error) {
 	}
 	fmt.Printf("%d messages in %d copies, %d effects, %d dead, %d left, in %v; %d kills %v, %d restarts\n",
 		rep.Operations, rep.Copies, rep.Effects, rep.Dead, rep.Left, time.Since(began).Round(time.Second), rep.Kills, rep.At, rep.Restarts)
-	fmt.Printf("dead runs: %d had had their effect, %d had not; %d stale effects refused; %d unknown in the end\n",
+	fmt.Printf("expired runs: %d had had their effect, %d had not; %d stale effects refused; %d unknown in the end\n",
 		rep.Happened, rep.Voided, rep.Refused, rep.Doubtful)
 	fmt.Printf("emitted with %d outcomes, arrived %d times, %d more than once; %d kills of relays %v\n",
 		rep.Emitted, rep.Arrived, rep.Repeated, rep.Relays.Kills, rep.Relays.At)

@@ -108,7 +108,7 @@ var defects = map[string]defect{
 	"the verifier guesses": {Verify, crashtest.OneEffect, func(s *service) {
 		s.verify = func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil }
 	}, nil},
-	"a dead run is run again": {MarkUnknown, crashtest.OneEffect, stored(broken{
+	"an expired run is run again": {MarkUnknown, crashtest.OneEffect, stored(broken{
 		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
 			if err == nil && rec.State == store.Unknown {
