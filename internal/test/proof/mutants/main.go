@@ -146,14 +146,20 @@ func (d defect) try(ctx context.Context, root, scratch string) verdict {
 	return v
 }
 
+// proof is the folder of this module.
+const proof = "internal/test/proof"
+
 // where returns the module's folder and the arguments of go test: some packages are in
-// modules of their own.
+// other modules.
 func (d defect) where(root string) (dir string, tests []string) {
 	tests = slices.Clone(d.tests)
 	for i, t := range tests {
 		contrib, inside, ok := strings.Cut(strings.TrimPrefix(t, "./contrib/"), "/")
 		if ok && strings.HasPrefix(t, "./contrib/") {
 			dir, tests[i] = filepath.Join(root, "contrib", contrib), "./"+inside
+		}
+		if inside, ok := strings.CutPrefix(t, "./"+proof+"/"); ok {
+			dir, tests[i] = filepath.Join(root, proof), "./"+inside
 		}
 	}
 	return cmp.Or(dir, root), tests
