@@ -56,7 +56,7 @@ func LoopbackName(host string) bool {
 
 // List implements API.
 func (r *Remote) List(ctx context.Context, q store.Query) (p Page, err error) {
-	err = r.call(ctx, http.MethodGet, "v1/operations", values(q), nil, &p)
+	err = r.call(ctx, "v1/operations", values(q), nil, &p)
 	return p, err
 }
 
@@ -66,7 +66,7 @@ func (r *Remote) Get(ctx context.Context, id store.ID, result bool) (rec Record,
 	if result {
 		v.Set("result", "true")
 	}
-	err = r.call(ctx, http.MethodGet, "v1/operations/"+id.String(), v, nil, &rec)
+	err = r.call(ctx, "v1/operations/"+id.String(), v, nil, &rec)
 	if e, ok := errors.AsType[*Error](err); ok && e.Condition == NotFound {
 		return NewRecord(store.Record{ID: id}), nil
 	}
@@ -78,12 +78,16 @@ func (r *Remote) Change(ctx context.Context, id store.ID, c Change) (e Entry, er
 	if err := c.Check(); err != nil {
 		return e, refuse(Invalid, err.Error())
 	}
-	err = r.call(ctx, http.MethodPost, "v1/operations/"+id.String()+"/"+c.Action, nil, c, &e)
+	err = r.call(ctx, "v1/operations/"+id.String()+"/"+c.Action, nil, c, &e)
 	return e, err
 }
 
 // call asks the API.
-func (r *Remote) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+func (r *Remote) call(ctx context.Context, path string, query url.Values, in, out any) error {
+	method := http.MethodGet
+	if in != nil {
+		method = http.MethodPost
+	}
 	u := r.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	var body io.Reader

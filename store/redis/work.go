@@ -114,7 +114,7 @@ func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 
 // Amend implements store.WorkStore.
 func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
-	return s.save(ctx, "strike", c, notes, store.Unknown, false)
+	return s.save(ctx, "amend", c, notes, store.Unknown, false)
 }
 
 // save is Save for a record in that state.
