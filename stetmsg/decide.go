@@ -101,7 +101,8 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 	}
 }
 
-// unasked reports whether a verifier may know what is unknown, once what it asks is ready.
+// unasked reports whether a verifier may resolve the unknown operation once its source is
+// available.
 func (c *Consumer[M]) unasked(op stet.Op) bool {
 	if p, _ := c.engine.Policy(op.Class); p.Verify == nil || c.o.Await == nil {
 		return false
@@ -237,8 +238,8 @@ func (t *try[M]) again(err error) stet.Again {
 	return stet.Again{Failed: cmp.Or(err, errNothing)}
 }
 
-// counted is how many of a run's attempts count. It asks the store: where that does not
-// answer, the run is as good as the first.
+// counted is the number of attempts that count. It reads the store; if that fails, the run
+// counts as the first.
 func (c *Consumer[M]) counted(ctx context.Context, run *stet.Lease) int {
 	st, err := c.engine.Lookup(ctx, run.ID())
 	switch {
@@ -293,7 +294,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	}
 	var run *stet.Lease
 	var err error
-	if c.groups != nil && deliveries == 1 { // what has come before may have been the group's undoing
+	if c.groups != nil && deliveries == 1 { // an earlier delivery may have broken its group
 		var done func()
 		run, done = c.groups.join(ctx, op, m)
 		defer done()
@@ -315,8 +316,8 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	}
 }
 
-// transactAlone runs or replays an operation in a transaction of its own. Of those
-// that waited for a group there may be more than must be handled at a time.
+// transactAlone runs or replays an operation in a separate transaction. More operations may
+// wait for a group than may run at the same time.
 func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet.Lease, error) {
 	if c.alone != nil {
 		c.alone <- struct{}{} // each run is bounded
@@ -344,9 +345,9 @@ func (c *Consumer[M]) kept(ctx context.Context, op stet.Op, m M, d Decision) Dec
 	return d
 }
 
-// putAside gives up an operation that may never have run, and so settles
-// nothing: the broker also counts the deliveries of what only was in hand while
-// another message killed the consumer. An outcome that stands is respected.
+// putAside dead-letters an operation that may never have run, and therefore settles nothing:
+// the broker also counts deliveries of messages that only waited while another message crashed
+// the consumer. A stored outcome is respected.
 func (c *Consumer[M]) putAside(ctx context.Context, op stet.Op, m M, d Decision) Decision {
 	run, err := c.transact(context.WithoutCancel(ctx), op, m, func() (stet.Outcome, error) { return stet.Outcome{}, errAside })
 	switch {
@@ -409,8 +410,7 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		case readErr == nil && rec.State.Settled():
 			d = settled(stet.Outcome{Failed: rec.State == store.Failed, Gone: true})
 		case stet.KindOf(err) == stet.KindDamaged && (readErr == nil || stet.KindOf(readErr) == stet.KindDamaged):
-			// What became of it cannot be told here, but perhaps by a newer
-			// version of this program.
+			// A newer version of this program may be able to read the outcome.
 			d.Reason, d.After = Unknown, c.o.Backoff(deliveries)
 			if c.used(deliveries) {
 				d.Action = DeadLetter

@@ -94,8 +94,8 @@ func (who panicked) Error() string { return string(who) + " panicked" }
 // in bytes.
 const maxText = 1 << 10
 
-// Text returns the text of Err, cut to 1 KiB and without control characters, as
-// it is sent with a dead letter; "" if there is none.
+// Text returns the text of Err for a dead letter, cut to 1 KiB and without control characters,
+// or "".
 func (d Decision) Text() string {
 	if d.Err == nil {
 		return ""

@@ -59,7 +59,7 @@ func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, er
 	return decision, c.tell(ctx, d, decision)
 }
 
-// tell tells the broker what was decided.
+// tell carries out the decision at the broker.
 func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (err error) {
 	ctx = c.telling(ctx)
 	switch decision.Action {
@@ -137,18 +137,18 @@ func (c *Consumer[M]) begin(ctx context.Context) bool {
 
 // keep extends a delivery until stop is called. It starts no goroutine before the first
 // extension is due.
-func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
+func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *extender {
 	e, ok := d.(Extender)
 	if !ok || e.ExtendEvery() <= 0 {
 		return nil
 	}
-	k := &keeper{ctx: ctx, e: e, log: c.o.ErrorLog}
+	k := &extender{ctx: ctx, e: e, log: c.o.ErrorLog}
 	k.timer = time.AfterFunc(e.ExtendEvery(), k.run)
 	return k
 }
 
 // renewer keeps a delivery in flight.
-type keeper struct {
+type extender struct {
 	ctx   context.Context
 	e     Extender
 	log   *slog.Logger // nil for the default
@@ -161,7 +161,7 @@ type keeper struct {
 }
 
 // run extends again and again. Its goroutine ends with stop.
-func (k *keeper) run() {
+func (k *extender) run() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(k.ctx))
 	defer cancel()
 	k.mu.Lock()
@@ -184,7 +184,7 @@ func (k *keeper) run() {
 }
 
 // extend extends once. A broker that does not answer by then is asked again.
-func (k *keeper) extend(ctx context.Context) {
+func (k *extender) extend(ctx context.Context) {
 	within, cancel := context.WithTimeoutCause(ctx, k.e.ExtendEvery(), errBroker)
 	defer cancel()
 	if err := k.e.Extend(within); err != nil && ctx.Err() == nil {
@@ -194,7 +194,7 @@ func (k *keeper) extend(ctx context.Context) {
 }
 
 // stop ends it, and waits for the last call. A nil renewer keeps nothing.
-func (k *keeper) stop() {
+func (k *extender) stop() {
 	if k == nil {
 		return
 	}

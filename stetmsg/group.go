@@ -11,8 +11,8 @@ import (
 // handlers while the other commits.
 const minLanes = 2
 
-// groups gathers messages that wait while others are being handled. Nothing waits
-// for company.
+// groups collects messages that wait while others are handled. A message does not wait for
+// others to join.
 type groups[M any] struct {
 	size  int
 	lanes int // groups on their way at a time
@@ -72,7 +72,7 @@ func (g *groups[M]) lead(ctx context.Context, all []*member[M]) {
 	}
 }
 
-// pass gives the lane to those that wait, led by one of them.
+// pass gives the lane to the waiting messages, led by one of them.
 func (g *groups[M]) pass() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	// DefaultRelayPoll is the default of RelayOptions.Poll.
 	DefaultRelayPoll = time.Second
 
-	relayCalls = 8 // of the store at a time, to say what was sent
+	relayCalls = 8 // concurrent store calls that remove sent messages
 
 	relayProbes = 2 // parcels that have to hang for their destination to be left alone
 )
@@ -220,8 +220,8 @@ func destinations(messages []stet.Message) string {
 	return strings.Join(to, "\x00")
 }
 
-// send publishes a group's messages within a time, and returns what was sent. If they
-// are not taken together, each operation's are published by themselves.
+// send publishes the messages of a group within a time limit, and returns the sent ones. If
+// the broker does not take them together, each operation's messages are published separately.
 func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent []parcel, err error) {
 	ctx, cancel := context.WithTimeout(all, within)
 	defer cancel()
@@ -251,9 +251,9 @@ func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent 
 	return sent, err
 }
 
-// oneByOne publishes parcels, each for itself and within a time, until some have
-// hung and none was sent. hung says that one has. Their order is another one every
-// time: one that hangs is not always the first.
+// oneByOne publishes parcels separately, each within a time limit, until some have timed out
+// and none was sent. hung reports a timeout. The order is random, so that a hanging parcel is
+// not always the first.
 func (r *Relay) oneByOne(ctx context.Context, within time.Duration, parcels []parcel) (sent []parcel, hung bool, err error) {
 	hanging := 0
 	for _, i := range rand.Perm(len(parcels)) {
@@ -282,7 +282,7 @@ func (r *Relay) bounded(ctx context.Context, within time.Duration, messages []st
 	return err != nil && ctx.Err() != nil, err
 }
 
-// confirm tells the store what was sent, some calls at a time.
+// confirm reports the sent messages to the store, some calls at a time.
 func confirm(sent []parcel) {
 	next := make(chan parcel, len(sent))
 	for _, p := range sent {

@@ -6,45 +6,44 @@
 //		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")),
 //	}, func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) { … })
 //
-// A Consumer knows no broker. Packages amqp, jetstream, kafka and sqs receive
-// messages, hand them to a Consumer and tell the broker what it decided; with
-// another broker, call Consumer.Decide, or implement Delivery and call
-// Consumer.Handle.
+// A Consumer is independent of the broker. Packages amqp, jetstream, kafka and sqs receive
+// messages, pass them to a Consumer and carry out its decision. For another broker, call
+// Consumer.Decide, or implement Delivery and call Consumer.Handle.
 //
-// # What becomes of a message
+// # Decisions
 //
-//	what the store or the handler says       what happens to the message
+//	the store or the handler                 the message
 //	new, handled                             acknowledge, once the outcome is durable
 //	completed before                         acknowledge; Decision.Outcome has the result, for request-reply
-//	failed before                            dead-letter: the first copy may not have got there
+//	failed before                            dead-letter: the first copy may not have arrived there
 //	running elsewhere                        deliver later; never acknowledge
 //	handler: nothing happened                release the claim, deliver later, with backoff
 //	handler: nothing happened, and the       keep the message, and receive no more, until
-//	  attempt does not count (Again)           Options.Await returns; without one, deliver later
+//	  attempt does not count (Again)           Options.Await returns; without Await, deliver later
 //	handler: any other error, in a           roll back, deliver later, with backoff
 //	  transaction
 //	handler: any other error, without one    settle as failed, dead-letter: an effect may have happened
 //	handler: Permanent, or MaxAttempts used  settle as failed, dead-letter
 //	delivered more than MaxAttempts times,   dead-letter, not executed and not settled: another message
 //	  in a transaction                         may have killed the consumer each time
-//	outcome unknown: an expired run, or the      ask Policy.Verify; while it cannot know, deliver later;
-//	  handler says so                          without one, dead-letter: the record stays unknown
-//	what is stored cannot be read            deliver later, with backoff; after MaxAttempts, dead-letter
+//	outcome unknown: an expired run, or      call Policy.Verify; while it cannot know, deliver later;
+//	  declared by the handler                  without Verify, dead-letter: the record stays unknown
+//	the record cannot be read                deliver later, with backoff; after MaxAttempts, dead-letter
 //	same key, other content                  dead-letter, not executed
 //	no identity                              dead-letter, not executed
 //	no such class of operations              deliver later, with backoff; after MaxAttempts, dead-letter
 //	store unavailable                        keep the message, and receive no more, until the store is back
 //
-// A message is acknowledged only after its outcome is stored. If the consumer dies in
+// A message is acknowledged only after its outcome is stored. If the consumer crashes in
 // between, the message is delivered again, and the store has the outcome.
 //
 // # Identity
 //
-// A message is known by the id that its producer gave it (Header, or package
-// cloudevents), never by the broker's own (a delivery tag, a stream's sequence, a Kafka
-// offset, an SQS MessageId). When a publish times out, the producer publishes again,
-// and the broker gives that copy another id; only the producer knows that both are the
-// same message. For producers that give no id there is Digest; read its warning.
+// The key of a message is the ID that its producer gave it (Header, or package cloudevents),
+// never the broker's own (a delivery tag, a stream's sequence, a Kafka offset, an SQS
+// MessageId). When a publish times out, the producer publishes again, and the broker gives that
+// copy another ID; only the producer knows that both are the same message. For producers
+// without IDs there is Digest; read its warning.
 package stetmsg
 
 import (
@@ -78,10 +77,10 @@ type Options[M any] struct {
 	// fingerprint of its content. By makes one of an Identity. An error or a panic
 	// dead-letters the message.
 	Operation func(M) (stet.Op, error)
-	// Split, if set, returns the parts of a message that are operations of their own,
-	// such as the events of a CloudEvents batch. The message is acknowledged when all
-	// parts are done. If one must be delivered again, all are, and those that are done
-	// are not run again. An error, a panic, or an empty result dead-letters the message.
+	// Split, if set, returns the parts of a message that are separate operations, such as the
+	// events of a CloudEvents batch. The message is acknowledged when all parts are done. If
+	// one must be delivered again, all are, and finished parts do not run again. An error, a
+	// panic, or an empty result dead-letters the message.
 	Split func(M) ([]M, error)
 
 	// Concurrency is how many messages are handled at a time, by Handle and so by the
@@ -89,13 +88,12 @@ type Options[M any] struct {
 	// handled in the order in which they are received, unless one must be delivered
 	// again.
 	Concurrency int
-	// Group, with NewTx and a store that can do it (PostgreSQL's), is how many messages
-	// share one transaction at most, one after the other: those that have come while
-	// others are being handled. One commit for all of them makes handlers fast that do
-	// little more than write. If one of them fails, emits messages, or its key is known
-	// already, each is handled in a transaction of its own. Receivers take as many
-	// messages more than Concurrency, so that groups fill. At most store.MaxGroup;
-	// default 1.
+	// Group, with NewTx and a store.GroupTxStore (PostgreSQL), is the maximum of messages that
+	// share one transaction, one after the other: those that arrive while others are handled.
+	// One commit for all of them is faster for handlers that do little more than write. If one
+	// of them fails, emits messages, or has a known key, each is handled in a separate
+	// transaction. Receivers take Group more messages than Concurrency. At most
+	// store.MaxGroup; default 1.
 	Group int
 	// MaxAttempts is how often a message is tried before its operation is settled as
 	// failed and the message dead-lettered. In lease mode it counts runs. In a
@@ -111,24 +109,23 @@ type Options[M any] struct {
 	// from 1. Default: twice as long each time, from MinBackoff to MaxBackoff,
 	// less up to half of it at random.
 	Backoff func(n int) time.Duration
-	// Retryable says whether an error of the handler, in lease mode, means that it had
-	// no effect, or one that may be repeated, so that it is run again. Default: none.
-	// An error that is stet.Retryable or stet.Repeatable is run again without it.
+	// Retryable reports, in lease mode, that an error of the handler means no effect, or an
+	// effect that may be repeated, so that the operation runs again. Default: none. An error
+	// that is stet.Retryable or stet.Repeatable always does.
 	Retryable func(error) bool
 
-	// Await, if set, is called before each run, and returns when one may begin: as soon as
-	// what the handler needs can be used, a service for instance. In the meantime the message is
-	// kept, and with it those that wait behind it, as while the store is unavailable; so
-	// is one whose outcome is unknown, and whose Policy.Verify will be asked again. It
-	// returns nil at once if a run may begin now, also if ctx has ended; an error, if ctx
-	// ends before.
+	// Await, if set, is called before each run, and returns when the dependencies of the
+	// handler are available, for example a service. Until then the message and the messages
+	// behind it are not acknowledged, as while the store is unavailable. It is also called for
+	// a message whose outcome is unknown, before Policy.Verify is called again. It returns nil
+	// at once if a run may begin now, also if ctx has ended, and an error if ctx ends before.
 	Await func(ctx context.Context) error
 
 	// Observe, if set, is called with each decision, before the broker is. It must be
 	// quick and safe for concurrent use.
 	Observe func(context.Context, Decision)
-	// ErrorLog gets what is dead-lettered and what goes wrong; never a key or
-	// a body, but the text of handlers' errors. Default slog.Default().
+	// ErrorLog receives dead letters and other errors, with the text of the errors of
+	// handlers, never a key or a body. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
@@ -177,10 +174,11 @@ func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Conte
 	return c, nil
 }
 
-// NewOutcome is New for a handler that passes messages on, to a service for instance: what
-// it returns is stored unchanged, and a message whose outcome is Failed is dead-lettered. An
-// outcome beside an error is stored if the operation is not run again. The run is that of
-// ctx; under stet.Policy.Outside it has the claim that the service settles with.
+// NewOutcome is New for a handler that passes messages on, for example to a service: the
+// returned outcome is stored unchanged, and a message whose outcome is Failed is
+// dead-lettered. An outcome beside an error is stored if the operation does not run again. The
+// run is that of ctx; under stet.Policy.Outside it has the claim with which the service
+// settles.
 //
 // Wrong options are errors of kind stet.KindInvalid.
 func NewOutcome[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Context, run *stet.Lease, m M) (stet.Outcome, error)) (*Consumer[M], error) {

@@ -1,31 +1,28 @@
 // Package amqp receives messages from RabbitMQ 3.10 and later (AMQP 0-9-1) for a
 // stetmsg.Consumer.
 //
-// Messages are acknowledged one by one, after their outcome is durable. One that
-// has to wait goes, confirmed by the broker, to a queue from which RabbitMQ
-// moves it back when its time has come; a dead letter goes, confirmed, to the
-// dead-letter queue or exchange, with the reason in its headers. Only then is
-// the original acknowledged, so a crash in between leaves two copies, never
-// none. RabbitMQ keeps no order of what is delivered again.
+// Messages are acknowledged one by one, after their outcome is durable. A message that must
+// wait is published to a waiting queue, from which RabbitMQ returns it after the delay. A dead
+// letter is published to the dead-letter queue or exchange, with the reason in its headers.
+// After the broker has confirmed the copy, the original is acknowledged, so a crash in between
+// leaves two copies, never none. RabbitMQ does not keep the order of redelivered messages.
 //
-// A message that waits carries headers whose names begin with "stet-": how often
-// it was delivered, and its first exchange and routing key. Nothing tells them
-// from those that a producer sets, or copies from a message that it has received.
-// With them a producer can have its own message dead-lettered, without being run
-// or settled, under another routing key; it cannot touch another message's.
+// A waiting message has headers whose names begin with "stet-": the number of its deliveries,
+// and its first exchange and routing key. A producer can set the same headers, or copy them.
+// Then its own message can be dead-lettered without a run, under another routing key. It
+// cannot affect other messages.
 //
-// A copy has the message's headers, but for those that RabbitMQ would act on once
-// more, such as CC. While the copy cannot be published the message stays unacknowledged,
-// and the log says why: a quorum queue releases a message that is released more
-// often than its delivery limit, which is 20 by default from RabbitMQ 4 on. This
-// package replaces one that has come back ten times, because processes ended or
-// died, by a copy, which is counted from 0. The
-// limit cannot be asked for: set x-delivery-limit to -1, or to 20 at least. A classic
-// queue does not count: a message that has come back to one is replaced each time by
-// a copy that does, so that one which kills its processes is dead-lettered in the end.
+// A copy has the headers of the message, except those that RabbitMQ would apply again, such as
+// CC. If the copy cannot be published, the message stays unacknowledged, and the reason is
+// logged. A quorum queue drops a message that is returned more often than its delivery limit,
+// which is 20 by default from RabbitMQ 4 on. This package replaces a message that was returned
+// ten times, because processes ended or crashed, by a copy, whose count begins at 0. The limit
+// cannot be queried: set x-delivery-limit to -1, or to at least 20. A classic queue does not
+// count: a message that was returned to it is always replaced by a copy that counts, so that a
+// message that kills its processes is dead-lettered in the end.
 //
-// RabbitMQ takes a message back that is not acknowledged within the server's
-// consumer_timeout (30 minutes). This cannot be extended: give handlers less time.
+// RabbitMQ takes back a message that is not acknowledged within the server's consumer_timeout
+// (30 minutes). This cannot be extended: give handlers less time.
 package amqp
 
 import (
@@ -69,8 +66,8 @@ const steady = 10 * time.Second
 
 // Options configure a Receiver. Queue, and URL or Dial, are required.
 type Options struct {
-	// URL is the server's (amqp:// or amqps://). What is special in a user's
-	// name or password is percent-encoded.
+	// URL is the address of the server (amqp:// or amqps://). Percent-encode special
+	// characters of the user name and password.
 	URL string
 	// Dial, if set, connects in its place. It should end with ctx.
 	Dial func(ctx context.Context) (*amqp.Connection, error)
@@ -137,11 +134,10 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 	return &Receiver{consumer: consumer, o: o, patience: answerTimeout, refusals: bootTime}, nil
 }
 
-// Run receives until ctx ends; then it receives no more, releases what it has
-// not begun, ends what it has, and returns nil. It connects again when the
-// connection is lost, or the server has not answered for 30 s, as often as need
-// be. What the server refuses from the first time on, for 10 s (no such queue, no
-// permission), is an error.
+// Run receives until ctx ends. Then it stops receiving, releases messages that have not begun,
+// waits for running ones, and returns nil. It reconnects if the connection is lost, or the
+// server has not answered for 30 s. If the server refuses the first attempts for 10 s (no such
+// queue, no permission), Run returns the error.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch, r.consumer.Concurrency()) // over all connections
 	defer hand.Wait()
@@ -165,13 +161,12 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// bootTime is how long a server that has only just begun to listen may refuse what
-// it will grant in a moment: it does so while its users and queues are being
+// bootTime is how long a starting server may refuse requests while its users and queues are
 // loaded.
 const bootTime = 10 * time.Second
 
-// refused reports whether the server has refused what it was asked for, and will
-// again, once it has booted.
+// refused reports whether the server has refused the request, and will do so after it has
+// started.
 func refused(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && (e.Code == amqp.AccessRefused || e.Code == amqp.NotFound || e.Code == amqp.PreconditionFailed)
@@ -214,9 +209,9 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 	}
 }
 
-// handle hands a message to the consumer. One that has come back too often, because
-// its processes died, is replaced by a copy first, before its queue releases it; so
-// is one that its queue does not count, as it may kill the next process, too.
+// handle passes a message to the consumer. A message that was returned too often, because its
+// processes crashed, is first replaced by a copy, before its queue drops it. A message of a
+// queue that does not count is replaced too, because it may kill the next process.
 func (r *Receiver) handle(ctx context.Context, d *delivery) {
 	if d.worn() {
 		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this time it is not tried
@@ -262,7 +257,7 @@ func (in *inbound) lost() error {
 	return errors.New("the server cancelled the consumer: was the queue deleted?")
 }
 
-// giveBack ends the consumer and puts what it has not begun back into the queue.
+// giveBack ends the consumer and returns messages that have not begun to the queue.
 func (in *inbound) giveBack(ctx context.Context, out *outbound) error {
 	if err := out.link.bounded(func() error { return in.ch.Cancel(in.tag, false) }); err != nil {
 		return err // with the channel, all goes back

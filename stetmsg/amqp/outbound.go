@@ -80,8 +80,8 @@ func (d *delivery) untried(ctx context.Context) error {
 	return d.replace(ctx, 0, d.Deliveries()-1)
 }
 
-// worn reports whether the message has come back so often that its queue may let go
-// of it, or has come back to a queue that does not count.
+// worn reports whether the message was returned so often that its queue may drop it, or came
+// from a queue that does not count.
 func (d *delivery) worn() bool {
 	returns, counted := d.Headers[returnsHeader]
 	return number(returns) >= maxReturns || d.Redelivered && !counted
@@ -148,7 +148,7 @@ func (d *delivery) instead(ctx context.Context, publish func(context.Context) er
 	}
 }
 
-// deathRoom is for x-death and its like, which have names of up to 255 bytes.
+// deathRoom is the space for x-death and similar headers, with names of up to 255 bytes.
 const deathRoom = 3 << 10
 
 // maxPause is the longest time until a copy is published again that was refused.
@@ -213,7 +213,7 @@ func (l *link) bounded(f func() error) error {
 	return nil
 }
 
-// outbound publishes what waits and what is dead, one message at a time.
+// outbound publishes waiting messages and dead letters, one at a time.
 type outbound struct {
 	o    Options
 	link *link
@@ -299,8 +299,8 @@ func (p *outbound) dead(ctx context.Context, routingKey string, m amqp.Publishin
 	return p.toQueue(ctx, p.o.DeadLetterQueue, p.deadArgs(), m)
 }
 
-// toQueue publishes m to a queue of ours. One that was deleted is declared again when
-// m is published the next time.
+// toQueue publishes m to a queue of this package. A deleted queue is declared again at the
+// next message.
 func (p *outbound) toQueue(ctx context.Context, name string, args amqp.Table, m amqp.Publishing) error {
 	if err := p.link.bounded(func() error { return p.queue(name, args) }); err != nil {
 		return err

@@ -64,9 +64,8 @@ func dialer(url string, dial func(context.Context) (*amqp.Connection, error)) (f
 	return func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }, nil
 }
 
-// Publish implements stetmsg.Publish: the messages are persistent, mandatory (one
-// that no queue gets is an error) and confirmed. The ID is the property
-// message-id. Message.Key is not used.
+// Publish implements stetmsg.Publish. Messages are persistent, mandatory (an error if no queue
+// receives them) and confirmed. The ID is the property message-id. Message.Key is not used.
 func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +154,7 @@ func publishing(m stet.Message) amqp.Publishing {
 	return out
 }
 
-// connect sees to it that there is a channel. The caller holds mu.
+// connect opens a channel if there is none. The caller holds mu.
 func (p *Publisher) connect(ctx context.Context) error {
 	if p.ch != nil && !p.ch.IsClosed() {
 		return nil

@@ -179,7 +179,7 @@ func (ev *event) structured(body []byte) error {
 	return nil
 }
 
-// compact removes white space; what is not JSON stays unchanged.
+// compact removes white space from JSON. Other content stays unchanged.
 func compact(b []byte) []byte {
 	v := jsontext.Value(bytes.Clone(b))
 	if err := v.Compact(); err != nil {

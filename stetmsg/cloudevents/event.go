@@ -71,7 +71,7 @@ func prefixOf(e stetmsg.Envelope) string {
 	return ""
 }
 
-// whole is an event in structured mode, with what it has beyond its identity.
+// whole is an event in structured mode, with all of its attributes.
 func (ev *event) whole(body []byte) (all Event, err error) {
 	var members map[string]jsontext.Value
 	if err := json.Unmarshal(body, &members); err != nil {
@@ -179,7 +179,7 @@ func decode(v string) string {
 	return string(b)
 }
 
-// digit is the value of a hexadecimal digit, -1 for what is none.
+// digit is the value of a hexadecimal digit, or -1.
 func digit(c byte) int {
 	return strings.IndexByte(hexadecimal, bytes.ToUpper([]byte{c})[0])
 }

@@ -72,11 +72,11 @@ func (d delivery) part(contentType string, body []byte) delivery {
 	return delivery{d.scope, "", stetmsg.Envelope{ContentType: contentType, Body: body, Header: func(string) (string, bool) { return "", false }}}
 }
 
-// Handler returns a handler for CloudEvents that are delivered by HTTP: in binary mode, in
-// structured mode (JSON), and in batches, of which each event is an operation of its own.
-// handle is called once for each event, with the decisions of stetmsg.New.
+// Handler returns a handler for CloudEvents over HTTP: in binary mode, in structured mode
+// (JSON), and in batches, in which each event is an operation. handle is called once for each
+// event, with the decisions of stetmsg.New.
 //
-//	what became of it                               answer
+//	the event                                       response
 //	handled, now or before                          204, when the outcome is durable
 //	not executed: no effect, the store is down      503 and Retry-After
 //	running elsewhere, or the outcome is not known  504 and Retry-After
@@ -87,10 +87,10 @@ func (d delivery) part(contentType string, body []byte) delivery {
 //	too large                                       413
 //	no scope                                        403
 //
-// A batch gets the answer of the worst of its events, and those that were handled are not
-// handled again when it comes again. An event has the same operation as one that
-// a consumer with Identity takes from a broker, so it runs once if it comes by both. The
-// context of handle does not end when the sender hangs up.
+// A batch gets the response of the worst of its events. When it is delivered again, handled
+// events do not run again. An event that also arrives from a broker, at a consumer with
+// Identity, is the same operation and runs once. The end of the sender's connection does not
+// end the context of handle.
 //
 // Wrong options are errors of kind stet.KindInvalid.
 func Handler(engine *stet.Engine, o Options, handle func(ctx context.Context, ev Event) error) (http.Handler, error) {
@@ -110,9 +110,8 @@ func Handler(engine *stet.Engine, o Options, handle func(ctx context.Context, ev
 	return newReceiver(engine, c, o)
 }
 
-// HandlerTx is Handler for effects that are writes to the database of te: the handler's
-// writes and the memory of the event are one commit. An error rolls back, and the sender is
-// told to deliver again.
+// HandlerTx is Handler for writes to the database of te: the handler's writes and the record
+// of the event are one commit. An error rolls back, and the sender must deliver again.
 func HandlerTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(ctx context.Context, tx Tx, ev Event) error) (http.Handler, error) {
 	if handle == nil {
 		return nil, misuse.Errorf("cloudevents: HandlerTx needs a function that handles events")
@@ -267,8 +266,8 @@ func weight(d stetmsg.Decision) int {
 	return 2 // it is the event that is at fault
 }
 
-// decide handles events, and returns the decision about the one that is the worst off, as
-// the sender is told of all together.
+// decide handles events, and returns the worst decision, which is the response for all of
+// them.
 func (h *receiver) decide(ctx context.Context, events []delivery) (worst stetmsg.Decision) {
 	heaviest := 0
 	for _, ev := range events {
@@ -352,8 +351,8 @@ func answer(w http.ResponseWriter, d stetmsg.Decision) {
 	http.Error(w, text, status)
 }
 
-// harmless reports whether nothing happened in a run that ended without an effect that
-// stands. What is not the engine's error is that of a handler that was rolled back.
+// harmless reports whether a run without a stored outcome had no effect. An error that is not
+// the engine's comes from a handler that was rolled back.
 func harmless(err error) bool {
 	e, ok := errors.AsType[*stet.Error](err)
 	return !ok || e.Execution == stet.NotExecuted

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// delivered returns how often a message was delivered, by the subject for its
-// acknowledgement: $JS.ACK.STREAM.CONSUMER.DELIVERED and four numbers more, or with the
-// domain and a hash of the account before the stream, and perhaps more in the end. 0 if that is
-// not what it is. It is what jetstream.Msg.Metadata knows, which makes an object for it.
+// delivered returns how often a message was delivered, from the subject of its
+// acknowledgement: $JS.ACK.STREAM.CONSUMER.DELIVERED and four more numbers, or with the domain
+// and a hash of the account before the stream, and perhaps more at the end. For other subjects
+// it returns 0. jetstream.Msg.Metadata returns the same, but allocates.
 func delivered(reply string) int {
 	const before = "$JS.ACK."
 	skip := 2

@@ -1,18 +1,16 @@
-// Package jetstream receives messages from NATS JetStream (server 2.9 and later)
-// for a stetmsg.Consumer, through a pull consumer with explicit acknowledgement.
+// Package jetstream receives messages from NATS JetStream (server 2.9 and later) for a
+// stetmsg.Consumer, through a pull consumer with explicit acknowledgement.
 //
-// In-progress pulses keep a message in flight. One that has to wait is
-// released with a delay, and a dead letter is published to a subject of its
-// own, with the reason in its headers, before the original is terminated.
-// JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
-// delivers nothing else in the meantime.
+// In-progress pulses extend a message in flight. A message that must wait is released with a
+// delay. A dead letter is published to another subject, with the reason in its headers, before
+// the original is terminated. JetStream does not keep the order of redelivered messages; with
+// MaxAckPending 1 it delivers no other message before.
 //
-// On nats-server 2.9 the stream should keep its messages by limits (LimitsPolicy), and
-// not be a work queue (WorkQueuePolicy). After SIGKILL such a server has been seen to
-// have forgotten some acknowledgements, but not that it had removed what was
-// acknowledged: it then looked for that permanently, and delivered nothing of what was
-// left. Those messages cannot reach the handler, and are lost when the stream's limits
-// or an operator remove them. Streams with limits did not show this.
+// On nats-server 2.9, use a stream with limits (LimitsPolicy), not a work queue
+// (WorkQueuePolicy). After SIGKILL, such a server lost some acknowledgements of a work queue
+// whose messages it had already removed. It then searched for these permanently and delivered
+// none of the remaining messages. They are lost when the stream's limits or an operator remove
+// them. Streams with limits did not show this.
 package jetstream
 
 import (
@@ -146,8 +144,8 @@ func checkConsumer(ctx context.Context, o Options, info *jetstream.ConsumerInfo)
 	return nil
 }
 
-// matches reports whether a subject is among those that a filter names: * stands for
-// one token, > for the rest of them.
+// matches reports whether a filter selects a subject: * stands for one token, > for the
+// remaining tokens.
 func matches(filter, subject string) bool {
 	names := strings.Split(subject, ".")
 	for i, want := range strings.Split(filter, ".") {
@@ -161,9 +159,8 @@ func matches(filter, subject string) bool {
 	return len(names) == strings.Count(filter, ".")+1
 }
 
-// Run receives until ctx ends; then it receives no more, releases what it has
-// not begun, ends what it has, and returns nil. While the server cannot be
-// reached it asks again.
+// Run receives until ctx ends. Then it stops receiving, releases messages that have not begun,
+// waits for running ones, and returns nil. It retries while the server cannot be reached.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch-r.ahead(), r.consumer.Concurrency())
 	var wg sync.WaitGroup
@@ -171,7 +168,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	wg.Go(func() { r.pulse(ctx, hand) })
 	wg.Wait()
 	hand.Wait()
-	// What was said last is on its way before the connection may be closed.
+	// The last acknowledgements are sent before the connection may be closed.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
 	defer cancel()
 	if err := r.o.JetStream.Conn().FlushWithContext(flush); err != nil {
@@ -180,8 +177,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// ahead is how many messages are asked for at a time: those that are on their way,
-// or have arrived and were not taken yet.
+// ahead is the number of messages that are requested, or have arrived and were not taken yet.
 func (r *Receiver) ahead() int {
 	return max(1, min(r.o.Prefetch/2, r.o.Prefetch-r.consumer.Concurrency()))
 }
@@ -200,7 +196,7 @@ func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
 	}
 }
 
-// receive has a subscription open whenever there is room for what it brings.
+// receive opens a subscription whenever there is room for its messages.
 func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 	var pause receiver.Pause
 	for hand.Await(ctx, 1) {
@@ -215,9 +211,9 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 	}
 }
 
-// subscription brings messages, and asks for more when half of those that it has asked
-// for are in flight. When there was no room for long, it ends; messages that it has
-// brought are handled all the same, and are extended in the meantime.
+// subscription receives messages, and requests more when half of the requested ones are in
+// flight. If there is no room for a long time, it ends. Messages that it has received are
+// still handled, and extended until then.
 type subscription struct {
 	r        *Receiver
 	ctx      context.Context
@@ -295,8 +291,7 @@ func (s *subscription) await() {
 	}
 }
 
-// note keeps the last of what has gone wrong. It logs what the subscription continues
-// after.
+// note stores the last error. It logs errors after which the subscription continues.
 func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,8 +324,8 @@ func (d *delivery) Deliveries() int {
 	return int(min(meta.NumDelivered, 1<<30))
 }
 
-// Ack implements stetmsg.Delivery. The server does not confirm it: one that is
-// lost brings the message back, which costs less than waiting for each.
+// Ack implements stetmsg.Delivery. The server does not confirm it: if it is lost, the message
+// is delivered again, which costs less than waiting for each confirmation.
 func (d *delivery) Ack(context.Context) error { return d.m.Ack() }
 
 // Retry implements stetmsg.Delivery.
@@ -347,10 +342,10 @@ func (d *delivery) Extend(context.Context) error { return d.m.InProgress() }
 // ExtendEvery implements stetmsg.Extender.
 func (d *delivery) ExtendEvery() time.Duration { return d.r.every }
 
-// DeadLetter implements stetmsg.Delivery. A stream drops what comes with an ID that
-// it has seen, and says so; the dead letter has one of its own, so that only a
-// repetition of it is dropped. Where the headers of this package have no room it
-// goes without them, in the end with those that it came with.
+// DeadLetter implements stetmsg.Delivery. A stream drops a message with an ID that it has
+// seen, and reports that; the dead letter has its own ID, so that only its repetition is
+// dropped. If the headers do not fit, they are left out, and in the end only the original
+// headers are sent.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	var err error
 	m := d.dead(why)

@@ -19,8 +19,8 @@ import (
 // repetitions within its duplicate window, and as stetmsg.IDHeader. Message.Key is not
 // used. Calls take turns.
 func Publisher(js jetstream.JetStream) stetmsg.Publish {
-	// What is never answered counts until it is given up, and there is a limit: so
-	// it must not be the caller's.
+	// Unanswered publications count towards a limit until their timeout, so the caller's
+	// connection must not be used.
 	own, invalid := jetstream.New(js.Conn())
 	turn := make(chan struct{}, 1)
 	return func(ctx context.Context, messages []stet.Message) error {

@@ -14,12 +14,11 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Kafka does not count deliveries, and in a transaction an expired run leaves no trace.
-// So attempts are counted in the metadata of the group's committed offset, but only
-// where they may matter: if no member before is known to have ended in order, for the
-// records that may have been in flight, which are those that follow the committed
-// offset. A record is stored before it is handled; a process that dies of it
-// leaves the note to the next one.
+// Kafka does not count deliveries, and in a transaction an expired run leaves no trace. Attempts
+// are therefore counted in the metadata of the group's committed offset, but only if the
+// previous member did not end in order, and for the records that may have been in flight: those
+// behind the committed offset. A record is stored before it is handled, so that the next process
+// can read it after a crash.
 
 const (
 	// uncommitted is how many records are done at most until their offsets are
@@ -86,10 +85,10 @@ type farewell struct {
 	note note
 }
 
-// attempts returns how often a record was begun before, which is 0 for one that no
-// member before may have begun, and stores that it is begun now. The first
-// record is stored in any case, so that nothing says any more that the member
-// before has ended in order. It returns false if the worker is to end.
+// attempts returns how often a record has begun before, 0 if no earlier member can have begun
+// it, and stores that it begins now. The first record is always stored, so that the offset no
+// longer says that the previous member ended in order. It returns false if the worker must
+// end.
 func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 	w.mu.Lock()
 	before, handled := w.before, w.handled
@@ -100,7 +99,7 @@ func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 	bye := farewell{kgo.EpochOffset{Epoch: rec.LeaderEpoch, Offset: rec.Offset}, note{ended: true}}
 	if before.offset == rec.Offset && before.attempts > 0 {
 		n = before.attempts
-		bye.note = before // those who died of it count, this one not
+		bye.note = before // crashed attempts count, this one does not
 	}
 	w.mu.Lock()
 	w.farewell = &bye

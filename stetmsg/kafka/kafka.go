@@ -1,21 +1,19 @@
-// Package kafka receives records from Kafka for a stetmsg.Consumer, as a member
-// of a consumer group.
+// Package kafka receives records from Kafka for a stetmsg.Consumer, as a member of a consumer
+// group.
 //
-// The records of a partition are handled one after the other, in their order:
-// one that has to wait holds up those behind it, and no others. Partitions are
-// handled side by side, up to the consumer's Concurrency. An offset is committed
-// only past records that are settled or dead-lettered. When a partition is
-// revoked, the run in progress ends and what is done is committed before another
-// member gets it; a member that is thought dead and is not finds that its
-// records run, or ran, elsewhere.
+// The records of a partition are handled one after the other, in their order: a record that
+// must wait delays the records behind it in its partition. Partitions are handled
+// concurrently, up to the consumer's Concurrency. An offset is committed only past records
+// that are settled or dead-lettered. When a partition is revoked, the run in progress ends and
+// its offset is committed before another member receives the partition. A member that was
+// wrongly considered dead finds that its records run, or ran, elsewhere.
 //
-// Kafka does not count deliveries. Attempts are counted for as long as a
-// partition stays with a member; those that killed one are counted in the metadata
-// of the group's offsets, so that a record which kills its process is dead-lettered
-// in the end. After a member has died, its successor commits before each of the up
-// to 1,000 records that may have been the cause.
+// Kafka does not count deliveries. Attempts are counted while a partition stays with a member.
+// Attempts that crashed a member are counted in the metadata of the group's offsets, so that a
+// record that kills its process is dead-lettered in the end. After a crash, the next member
+// commits before each of the up to 1,000 records that may have caused it.
 //
-// Its tests run against kfake, which stands in for Kafka.
+// Its tests run against kfake, a stand-in for Kafka.
 package kafka
 
 import (
@@ -37,10 +35,10 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Headers of a dead letter: why it is one, and where it was. One that is too large
-// for its topic comes without the error, then without its value, with an
-// OmittedHeader that says so, then without its own headers, and then without its
-// key: it lies where OriginHeader says for as long as its topic keeps it.
+// Headers of a dead letter: the reason, and its origin. A dead letter that is too large for its
+// topic is sent without the error, then without its value, with an OmittedHeader, then without
+// its own headers, and then without its key. The original record stays at OriginHeader for the
+// retention of its topic.
 const (
 	ReasonHeader  = "stet-reason"
 	ErrorHeader   = "stet-error"
@@ -66,8 +64,8 @@ type Options struct {
 	// committing and rebalancing are this package's. kgo.FetchMaxWait is 500 ms
 	// unless it is set.
 	Client []kgo.Opt
-	// Group and Topics are what is consumed. With kgo.ConsumeRegex the
-	// DeadLetterTopic is not, even if it matches.
+	// Group and Topics select the consumed records. With kgo.ConsumeRegex the DeadLetterTopic
+	// is never consumed.
 	Group  string
 	Topics []string
 	// DeadLetterTopic gets dead letters, with the key that they came with.

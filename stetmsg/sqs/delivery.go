@@ -89,15 +89,13 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 // things.
 const tooLarge = "InvalidParameterValue"
 
-// Batch handles messages that AWS Lambda has received, up to the consumer's
-// Concurrency at a time, and returns the ids of those that are to come again: the
-// function answers with them as its batchItemFailures (set
-// ReportBatchItemFailures on the event source). Dead letters are among them,
-// because a function cannot put a message aside: the queue's redrive policy does,
-// and they are not run again in the meantime. With fifo, messages are handled one after
-// the other, and those behind the first that has to come again are not begun; as
-// SQS counts them as received all the same, Options.MaxAttempts is then left to
-// the redrive policy.
+// Batch handles messages that AWS Lambda has received, up to the consumer's Concurrency at a
+// time, and returns the IDs of the messages to deliver again: the function returns them as
+// batchItemFailures (set ReportBatchItemFailures on the event source). They include dead
+// letters, because a function cannot remove a message: the queue's redrive policy does, and
+// until then they do not run again. With fifo, messages are handled one after the other, and
+// messages behind the first that must be delivered again do not begin. SQS counts them as
+// received, so Options.MaxAttempts is then left to the redrive policy.
 func Batch(ctx context.Context, consumer *stetmsg.Consumer[types.Message], ms []types.Message, fifo bool) (failures []string) {
 	failed := make([]bool, len(ms))
 	handle := func(i int) {

@@ -15,13 +15,12 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// Publisher returns a stetmsg.Publish that sends messages: Message.To is the URL
-// of the queue. The ID goes along as the attribute stetmsg.IDHeader; in a FIFO
-// queue it is the MessageDeduplicationId too, by which SQS drops repetitions for
-// five minutes, and Message.Key the MessageGroupId. Messages are sent one after the
-// other, and none after one that SQS did not take: in a FIFO queue it would
-// overtake that one in their group. Bodies must be text that SQS allows, and a
-// message have at most nine headers.
+// Publisher returns a stetmsg.Publish that sends messages. Message.To is the URL of the queue.
+// The ID is the attribute stetmsg.IDHeader. In a FIFO queue it is also the
+// MessageDeduplicationId, by which SQS drops repetitions for five minutes, and Message.Key is
+// the MessageGroupId. Messages are sent one after the other; after a failure none follows,
+// because it would overtake the failed message of its group. Bodies must be text that SQS
+// allows. A message can have nine headers.
 func Publisher(client API) stetmsg.Publish {
 	return func(ctx context.Context, messages []stet.Message) error {
 		for i, m := range messages {

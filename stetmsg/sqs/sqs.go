@@ -1,16 +1,16 @@
 // Package sqs receives messages from Amazon SQS for a stetmsg.Consumer.
 //
-// The visibility timeout of a message is extended while it is in flight,
-// and is what a message that has to wait waits for. A dead letter is sent to a
-// queue of its own, with the reason in its attributes, before the original is
-// deleted; give the queue itself no redrive policy, or one that counts higher
-// than stetmsg.Options.MaxAttempts. In a FIFO queue (its name ends in .fifo)
-// the messages of a group are handled one after the other. They are received one
-// by one: of those that come together all are counted as received when the first
-// has to wait, and would have used up their attempts without a run.
+// The visibility timeout of a message is extended while it is in flight, and set to the delay
+// of a message that must wait. A dead letter is sent to another queue, with the reason in its
+// attributes, before the original is deleted. Give the queue itself no redrive policy, or one
+// with a higher count than stetmsg.Options.MaxAttempts.
 //
-// Where AWS Lambda receives in your stead, see Batch. The tests run against a
-// small stand-in for SQS, which speaks its protocol.
+// In a FIFO queue (its name ends in .fifo) the messages of a group are handled one after the
+// other, and received one by one: SQS counts all messages of a batch as received, so messages
+// behind one that must wait would use up their attempts without a run.
+//
+// If AWS Lambda receives the messages, see Batch. The tests run against a small stand-in with
+// SQS's protocol.
 package sqs
 
 import (
@@ -50,7 +50,7 @@ const (
 	fifoCalls   = 4                // at a time, for one message each
 )
 
-// API is what is used of SQS; *sqs.Client is one.
+// API is the used part of SQS. *sqs.Client implements it.
 type API interface {
 	ReceiveMessage(context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
 	DeleteMessage(context.Context, *sqs.DeleteMessageInput, ...func(*sqs.Options)) (*sqs.DeleteMessageOutput, error)
@@ -107,9 +107,8 @@ func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error
 
 func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
 
-// Run receives until ctx ends; then it receives no more, releases what it has
-// not begun, ends what it has, and returns nil. After a failed call it asks
-// again.
+// Run receives until ctx ends. Then it stops receiving, releases messages that have not begun,
+// waits for running ones, and returns nil. It retries failed calls.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch, r.o.Prefetch) // Handle keeps in sight what waits
 	defer hand.Wait()
@@ -122,7 +121,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	for range calls {
 		wg.Go(func() {
 			var pause receiver.Pause
-			for hand.Reserve(ctx, most) { // what has come is kept in sight at once
+			for hand.Reserve(ctx, most) { // received messages are extended at once
 				if err := r.receive(ctx, hand, most); err != nil {
 					pause.Wait(ctx, r.o.ErrorLog, err)
 					continue
@@ -134,8 +133,8 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// receive is one call, for which slots are reserved. It is not cut short when ctx ends: what SQS has handed
-// over in the meantime would be out of sight until its visibility timeout.
+// receive makes one call, for which slots are reserved. The end of ctx does not interrupt it:
+// received messages would stay invisible until their visibility timeout.
 func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiveWait+answerWait)
 	defer cancel()
@@ -150,8 +149,8 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) 
 	}
 	for _, m := range out.Messages {
 		d := &delivery{r: r, m: m}
-		// Handle has logged the error. While one of a group is in flight, SQS hands
-		// over no more of it.
+		// Handle has logged the error. While a message of a group is in flight, SQS returns
+		// no other of that group.
 		hand.Run(func() { _, _ = r.consumer.Handle(ctx, m, d) })
 	}
 	hand.Release(most - len(out.Messages))

@@ -6,13 +6,11 @@ import (
 	"sync"
 )
 
-// Lanes runs jobs: they bound how many messages are in flight, and how many of them
-// run at a time, and keep those of one group in their order. Make them with
-// NewLanes.
+// Lanes runs jobs. It bounds how many messages are in flight and how many of them run at a
+// time, and keeps the jobs of a group in order. Create it with NewLanes.
 //
-// A goroutine that has ended a job continues with the one that has waited longest: a
-// new one would have to grow its stack for each message, and one that is woken for
-// each costs as much as all else about it.
+// A goroutine that has ended a job continues with the job that waits longest: starting or
+// waking a goroutine for each message would cost as much as everything else.
 type Lanes struct {
 	size, width int
 
@@ -22,7 +20,7 @@ type Lanes struct {
 	queue   []job         // that could run, in the order of their start, from head on
 	head    int           // of queue
 	idle    []chan job    // one for each goroutine that waits, the last to have ended a job last; none ends it
-	freed   chan struct{} // closed when need slots are free; nil if no one waits
+	freed   chan struct{} // closed when need slots are free; nil without waiting calls
 	need    int
 	lanes   map[string][]job // that wait for another one of their lane, which runs or is in queue
 	jobs    sync.WaitGroup
@@ -36,11 +34,11 @@ type Job interface {
 	Pulse()
 }
 
-// compact is how many jobs have left the queue at least when those that are left move to
-// its beginning.
+// compact is the least number of finished jobs in the queue before the others are moved to its
+// beginning.
 const compact = 32
 
-// job is a job in hand, none if it has no Job.
+// job is a job in progress; none if it has no Job.
 type job struct {
 	lane string
 	Job
@@ -52,8 +50,8 @@ type plain func()
 func (f plain) Run() { f() }
 func (plain) Pulse() {}
 
-// NewLanes returns lanes for at most size jobs in flight, those that wait included, of
-// which width run at a time.
+// NewLanes returns lanes for at most size jobs in flight, waiting ones included, of which
+// width run at a time.
 func NewLanes(size, width int) *Lanes {
 	return &Lanes{size: size, width: min(width, size), lanes: make(map[string][]job)}
 }
@@ -162,7 +160,7 @@ func (l *Lanes) start(j job, slots int) {
 	l.dispatch()
 }
 
-// dispatch has goroutines run what is in queue. The caller holds l.mu.
+// dispatch starts goroutines for the queued jobs. The caller holds l.mu.
 func (l *Lanes) dispatch() {
 	for l.running < l.width && l.head < len(l.queue) {
 		j := l.next()
@@ -243,8 +241,8 @@ func (l *Lanes) follow(lane string) {
 	l.queue = append(l.queue, waiting[0])
 }
 
-// Wait waits for all jobs. No job may be started in the meantime. Those that wait for others
-// to end run at once: they are there to find that their context has ended.
+// Wait waits for all jobs. No job may be started during the call. Jobs that wait for a free
+// place run at once, to find that their context has ended.
 func (l *Lanes) Wait() {
 	l.mu.Lock()
 	width := l.width
