@@ -18,8 +18,7 @@ const browseLook = 2000
 
 var _ store.Browser = (*Store)(nil)
 
-// The filters, in both statements: what is forgotten counts as none, then the
-// states, the scope, and the ages. Results are not read.
+// The filters of both statements: retention, states, scope, and ages. Results are not read.
 const (
 	browseMatch = `(r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 		AND ({states}::smallint[] IS NULL AND {older}::bigint IS NULL AND {newer}::bigint IS NULL OR ` + readable + `)
@@ -122,7 +121,7 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 // walk is one page of a query.
 type walk struct {
 	q     store.Query
-	open  bool   // through the index of what is not settled
+	open  bool   // through the index of records that are not settled
 	after []byte // an ID or a fence: where to begin, exclusively
 	most  store.ID
 	look  int
@@ -158,7 +157,7 @@ func newWalk(q store.Query) (*walk, error) {
 	default:
 		var first store.ID
 		first, w.most = store.ScopeRange(q.Scope)
-		least = bytes.TrimRight(first[:], "\x00") // what is left sorts before it
+		least = bytes.TrimRight(first[:], "\x00") // the shorter value sorts before it
 	}
 	if w.after = least; q.After == "" {
 		return w, nil

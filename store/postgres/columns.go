@@ -220,7 +220,7 @@ var (
 		param{"claimed_at", aTime, func(w *write) any { return w.rec.ClaimedAt }},
 	), outcome...)
 	waited = param{"waiters", anInt64, func(w *write) any { return w.waiters }}
-	// finishedNew are the parameters of one such record, finishedOld of one that replaces another.
+	// finishedNew are the parameters of a new finished record, finishedOld of a replacement.
 	finishedNew = with(finished, waited)
 	finishedOld = with(finishedNew, was)
 	taking      = []param{

@@ -57,7 +57,7 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return rec, uncommitted(err)
 	}
-	t.discard() // so that the server, too, hears that it is over
+	t.discard() // ends the session on the server too
 	t.rollBack()
 	return t.lookUp(rec, err, pid)
 }
@@ -151,10 +151,10 @@ func (t *transaction) lookUp(rec store.Record, cause error, pid uint32) (store.R
 	return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
 }
 
-// ended waits until the transaction has ended, for as long as a commit may take, and
-// then calls look. If the transaction is still there after half of that time, and pid
-// is not 0, the server is told to end that process of its own if it waits for a client
-// that was this one, and is gone: not if it runs on the commit.
+// ended waits until the transaction has ended, for at most the time of a commit, and then
+// calls look. If the transaction is still open after half of that time, and pid is not 0, it
+// terminates that server process, but only if it waits for this client, whose connection is
+// gone, and not while it commits.
 func (t *transaction) ended(pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.s.commitTimeout)
 	defer cancel()
@@ -192,8 +192,8 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 
 var errAtWork = errors.New("the server is still at work on it")
 
-// sqlIdle is whether a process of the server has nothing to do, or waits for the rest of what it
-// was sent. While it holds the lock, it has not heard of the commit.
+// sqlIdle reports whether a server process is idle, or waits for the rest of a message. While
+// it holds the lock, it has not received the commit.
 const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND (a.state LIKE 'idle%%' OR a.wait_event = 'ClientRead'))`
 
 // sqlEnded returns a row if the transaction still holds its lock.
@@ -206,11 +206,10 @@ func (t *transaction) sqlEnded(pid uint32) string {
 	return sql
 }
 
-// SettleTx implements store.TxStore: it settles a claim inside a transaction of
-// the caller's, which may be a savepoint. The claim ends when the caller commits.
-// Until then the record is locked: its lease is not renewed; who claims the key is
-// told that it is running, or waits once the lease has run out; and who settles it,
-// too, waits. Other keys do not.
+// SettleTx implements store.TxStore. It settles a claim inside the caller's transaction, which
+// may be a savepoint. The caller's commit ends the claim. Until then the record is locked: its
+// lease is not renewed; another claim of the key returns running, or waits after the lease has
+// expired; another settle waits. Other keys are not affected.
 func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // the outcome would be committed by itself
 		return intact(ctx, tx)

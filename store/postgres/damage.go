@@ -6,8 +6,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// readable is whether row.scan can read a row: its columns have the types of the
-// migrations, whatever has written to it.
+// readable reports whether row.scan can read a row: its values are those of the migrations,
+// whichever program wrote them.
 const readable = `(octet_length(r.id) = 32 AND octet_length(r.scope) = 32 AND octet_length(r.fingerprint) = 33
 	AND octet_length(r.owner) = 16 AND r.fence > 0 AND r.state BETWEEN {running} AND {accepted})`
 

@@ -43,8 +43,8 @@ func (d *durability) watch(ctx context.Context, s *Store, every time.Duration) {
 	}
 }
 
-// askDurability asks through a new connection: an open session does not see what was changed
-// for its role or its database. prepareSession has the question.
+// askDurability reads the settings through a new connection: an open session does not see
+// changes for its role or its database. prepareSession has the query.
 func (s *Store) askDurability(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectPatience)
 	defer cancel()

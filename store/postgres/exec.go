@@ -104,9 +104,8 @@ func (c call) read(rows pgx.Rows) error {
 	return cmp.Or(rows.Err(), bad)
 }
 
-// giveBack returns a connection to the store's own pool. One that was cut off is being
-// closed in the meantime, for 15 seconds at most, and must not count for so long: others
-// would wait for its place.
+// giveBack returns a connection to the store's own pool. A broken connection takes up to 15
+// seconds to close. It does not count during that time, so that others can use its place.
 func giveBack(c *pgxpool.Conn) {
 	if c.Conn().IsClosed() {
 		c.Hijack()

@@ -124,9 +124,8 @@ func freed(rec store.Record, by step) bool { return by == stepPark && rec.State 
 // Outside implements store.OutsideStore: services settle by stet_settle. See docs/sql.md.
 func (s *Store) Outside() {}
 
-// change takes a step that onClaim has asked for; not ok if the record is no
-// longer what it was. A record is not marked unknown, and is still running, while another
-// transaction has it locked.
+// change takes a step that onClaim has returned. If the record has changed since, ok is false.
+// While another transaction has the record locked, it is not marked unknown and stays running.
 func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec store.Record, ok bool, err error) {
 	if next == stepInsert {
 		ops := []*op[write]{{v: *w}}
@@ -169,7 +168,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 	return rec, ok, err
 }
 
-// slowEnd settles or releases a record that another caller was at work on.
+// slowEnd settles or releases a record that another transaction had locked.
 func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 	for range slowTries {
 		ok := false
@@ -328,7 +327,7 @@ func (s *Store) renew(ctx context.Context, claims []store.Claim, lease time.Dura
 // unreadable is for running the fence of a record that cannot be read.
 const unreadable = 0
 
-// running returns the fences of those that are running.
+// running returns the fences of running records.
 func (s *Store) running(ctx context.Context, claims []store.Claim) (live map[store.ID]int64, err error) {
 	ids := make([]store.ID, len(claims))
 	for i, c := range claims {

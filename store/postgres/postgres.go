@@ -154,23 +154,21 @@ func prepares(c *pgxpool.Config) bool {
 	return c.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-// New opens the store on the server of pool, from which RunTx takes its
-// connections. Everything else uses up to 2 × Writers + Readers + 14 connections
-// of the store's own, 8 more while commits wait for a standby, and for a moment every
-// 20 seconds one that asks whether the server still writes commits to disk, made with the
-// pool's configuration, so that a pool that is used up keeps no lease from being
-// renewed. Close the store before the pool, and after the engine. Of the callbacks
-// in the pool's configuration only those that make a connection are called for them:
-// BeforeConnect, ValidateConnect, and those that dial, read or give a password.
+// New opens the store on the server of pool, from which RunTx takes its connections. The store
+// opens its own connections for everything else, with the pool's configuration: up to 2 ×
+// Writers + Readers + 14, 8 more while commits wait for a standby, and every 20 seconds one
+// for a moment that checks whether the server still writes commits to disk. An exhausted pool
+// therefore cannot stop lease renewals. Close the store before the pool, and after the engine.
+// Of the callbacks in the pool's configuration, only those that make a connection are called:
+// BeforeConnect, ValidateConnect, and those that dial, read or return a password.
 //
-// A missing or newer schema is refused, and so are a read replica and a server
-// with fsync or synchronous_commit off (see Options.MayLoseCommits). If either is
-// switched off later, claims are refused within 20 seconds, until it is on again. An operation
-// that has a record still gets its answer. Except in RunTx, that needs a connection that the
-// store opened before: new ones are refused. What a service itself sets in a session or
-// transaction later is not read. Behind PgBouncer the settings are those of the server
-// connection that it assigns: one that was open before a change of a role's or a database's
-// settings does not show it.
+// New refuses a missing or newer schema, a read replica, and a server with fsync or
+// synchronous_commit off (see Options.MayLoseCommits). If either is switched off later, claims
+// are refused within 20 seconds, until it is on again. Operations with a record still get
+// their answer. Except in RunTx, that needs a connection that is already open: new ones are
+// refused. Settings that a service changes in its own session or transaction are not read.
+// Behind PgBouncer, the settings are those of the assigned server connection: a connection
+// that was opened before a change of a role's or a database's settings does not show it.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres: New needs a pool; Open makes one")
@@ -239,8 +237,8 @@ func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	c.Tracer, c.OnNotification, c.AfterConnect, c.OnNotice = nil, nil, nil, onNotice
-	// A short time-out of the service's may strike while a connection is prepared, or hit
-	// the statement after that: prepareSession sets the store's own.
+	// A short time limit of the service could end the preparation of a connection, or the
+	// statement after it: prepareSession sets the store's own.
 	for _, name := range []string{"statement_timeout", "lock_timeout", "transaction_timeout"} {
 		delete(c.RuntimeParams, name)
 	}
@@ -256,10 +254,10 @@ func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 	return config
 }
 
-// prepareSession makes a connection the store's own. The plans of the store's
-// statements are known beforehand: one look-up by key for each element. Made
-// while the table was small or not analysed, the planner's own would scan it for
-// ever after, because prepared statements keep their plan.
+// prepareSession prepares one of the store's own connections. The store's statements read one
+// row by key for each element, so it sets these plans. A plan that the planner made while the
+// table was small or not analysed would scan the table permanently, because prepared
+// statements keep their plan.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	sql := "SELECT pg_is_in_recovery()::text, current_setting('fsync'), current_setting('synchronous_commit')"
 	if !s.o.PgBouncer {

@@ -52,7 +52,7 @@ type step uint8
 const (
 	stepNone    step = iota // the answer stands
 	stepInsert              // there is no record
-	stepRegrant             // there is one that is free
+	stepRegrant             // a free record exists
 	stepPark                // its owner is dead
 	stepWrite               // it can be settled or released
 )
@@ -85,7 +85,7 @@ type ending struct {
 	release bool
 }
 
-// result is what is kept, if anything is.
+// result is the stored result, if there is one.
 func (e *ending) result() store.Result {
 	if e.release || e.out.Gone {
 		return store.Result{}

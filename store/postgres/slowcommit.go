@@ -78,8 +78,8 @@ func (s *Store) outwait(done <-chan struct{}, end func()) {
 	}
 }
 
-// standbyWait is what was seen last of whether commits wait for a standby. All late
-// writes share it: each look may take long just then.
+// standbyWait is the last known answer whether commits wait for a standby. All late writes
+// share it, because each query may take long at that time.
 type standbyWait struct {
 	mu    sync.Mutex
 	seen  time.Time

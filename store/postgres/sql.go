@@ -46,11 +46,11 @@ var _ store.TxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
 //
 //	postgres.OverSQL(s, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
 //
-// begin's ctx ends with the transaction, or when it has taken too long to begin: one
-// that begins later is rolled back. A COMMIT that takes longer than 10 seconds is left
-// to itself and read. The database must be the one that
-// s is in. database/sql cannot send statements together, so that entering takes
-// two round trips and leaving two.
+// The ctx of begin ends with the transaction, or if begin takes too long: a transaction that
+// begins later is rolled back. A COMMIT that takes longer than 10 seconds is no longer waited
+// for, and the record is read. The database must be that of s. database/sql cannot send
+// statements together, so a transaction takes two more round trips at its begin and two at its
+// end.
 func OverSQL[Tx SQLTx](s *Store, begin func(ctx context.Context) (Tx, error)) *SQLStore[Tx] {
 	return &SQLStore[Tx]{Store: s, begin: begin}
 }
@@ -116,9 +116,9 @@ type begun struct {
 	left   bool // its commit is in progress, and no caller waits for it
 }
 
-// start begins a transaction, whose context does not end with ctx: database/sql would
-// roll back beneath fn. One that has not begun when ctx ends is given up, and rolled
-// back if it begins later.
+// start begins a transaction with a context that does not end with ctx: database/sql would
+// roll back while fn runs. A transaction that has not begun when ctx ends is rolled back if it
+// begins later.
 func (s *SQLStore[Tx]) start(ctx context.Context) (tx Tx, b *begun, err error) {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var made Tx
@@ -148,8 +148,8 @@ func (b *begun) commit(ctx context.Context) error {
 	return err
 }
 
-// rollback rolls back what was not committed. Over a dead connection that may take for
-// ever, unless the context of the transaction ends.
+// rollback rolls back if nothing was committed. On a dead connection that may never return,
+// unless the transaction's context ends.
 func (b *begun) rollback() {
 	if b.left {
 		return
@@ -196,7 +196,7 @@ func within(ctx context.Context, fn func() error, late func(error)) error {
 
 var errGoexit = errors.New("postgres: the function that begins transactions has not returned")
 
-// enterSQL is transaction.enter over database/sql. The caller rolls back what
+// enterSQL is transaction.enter over database/sql. The caller rolls back a transaction that
 // was not granted.
 func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record, granted bool, err error) {
 	row := tx.QueryRowContext(ctx, t.s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
@@ -246,7 +246,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	err = tx.commit(ctx)
 	fault.At(fault.CommitAfter)
 	switch {
-	case err == nil && t.replicated: // database/sql does not say what came with the answer
+	case err == nil && t.replicated: // database/sql does not return notices
 		return settled(rec, e, at), t.s.confirm(ctx)
 	case err == nil:
 		return settled(rec, e, at), nil

@@ -13,18 +13,16 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// A server with synchronous standbys answers a COMMIT when they have it. Until then
-// no reader sees what was written. But whatever ends that wait early (a request to cancel
-// it, the end of its process, a restart of the server) makes it visible, though no
-// standby has it. So:
-//   - Nothing of ours ends that wait: commits are sent with a context that does not
-//     end, on a connection whose requests to cancel are void. Their callers leave.
-//   - An answer that came with a notice is none: the server says by one that the wait
-//     was cut short.
-//   - What was read is returned as an outcome once a later commit was answered:
-//     standbys get everything in order.
+// A server with synchronous standbys confirms a COMMIT when they have received it. Until then no
+// reader sees its writes. If the wait ends early (by a cancel request, the end of the process, or
+// a restart of the server), the writes become visible although no standby has them. Therefore:
+//   - This package never ends the wait: commits are sent with a context that does not end, on a
+//     connection without cancel requests. Their callers do not wait for them.
+//   - A reply with a notice does not count: the notice says that the wait was interrupted.
+//   - A record that was read is returned as an outcome after a later commit was confirmed,
+//     because standbys receive commits in order.
 
-// errUnconfirmed: what is stored may be on this server alone.
+// errUnconfirmed: the record may be on this server alone.
 var errUnconfirmed = fmt.Errorf("%w: no synchronous standby has confirmed what is stored", store.ErrUnknown)
 
 // sqlConfirm is a commit that writes nothing that stays, if commits wait for a standby.
@@ -51,9 +49,8 @@ func (s *Store) runConfirms(ctx context.Context, batch []*op[struct{}]) {
 	}
 }
 
-// ensureReplicated returns nil if r can be returned unchanged; who has asked under owner hears of
-// his claim by it. In flight, unknown or free to run anybody may hear of it: whatever
-// follows from that needs a commit.
+// ensureReplicated returns nil if r can be returned to the caller owner. Records in flight,
+// unknown or free to run can always be returned, because every consequence needs a commit.
 func (s *Store) ensureReplicated(ctx context.Context, r *row, owner store.Owner) error {
 	if !r.binding(owner) {
 		return nil
@@ -61,8 +58,7 @@ func (s *Store) ensureReplicated(ctx context.Context, r *row, owner store.Owner)
 	return s.confirm(ctx)
 }
 
-// binding reports whether a caller that is told of r may rely on it, and its commit is not
-// known to have reached a standby.
+// binding reports whether a caller would rely on r, while no standby has confirmed its commit.
 func (r *row) binding(owner store.Owner) bool {
 	return r != nil && r.replicated && (r.State.Settled() || r.State == store.Accepted || r.Owner == owner)
 }
@@ -99,8 +95,8 @@ func onNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 // audible has the server send warnings, for the rest of the transaction.
 const audible = `(CASE WHEN current_setting('client_min_messages') = 'error' THEN set_config('client_min_messages', 'warning', true) END) IS NULL`
 
-// waitsThere returns errUnconfirmed if commits wait for a standby: then what came with a
-// notice is tried again, which finds it done.
+// waitsThere returns errUnconfirmed if commits wait for a standby: a write with a notice is then
+// repeated, and finds its record.
 func waitsThere(ctx context.Context, c *pgconn.PgConn) error {
 	results, err := c.Exec(ctx, "SELECT "+replicated).ReadAll()
 	if err == nil && len(results) == 1 && len(results[0].Rows) == 1 && string(results[0].Rows[0][0]) == "f" {
@@ -116,7 +112,7 @@ func noticed(c *pgconn.PgConn) bool {
 	return was
 }
 
-// errUnanswered: the server has not answered yet. What was sent may still take effect.
+// errUnanswered: the server has not answered yet, and the write may still take effect.
 var errUnanswered = errors.New("the server has not answered yet, and it may still take effect")
 
 // answer is what a commit on a connection of the service's came to.

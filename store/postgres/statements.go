@@ -50,7 +50,7 @@ func (c change) free(e string) string {
 ) UPDATE {records} r SET ` + c.set + ` FROM l e WHERE r.ctid = e.at RETURNING ` + c.returning
 }
 
-// assignments are columns and what they get.
+// assignments are columns and their new values.
 type assignments [][2]string
 
 func (a assignments) set() string {
@@ -91,15 +91,14 @@ var (
 	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.queued")}, {"work", "e.work"}}
 )
 
-// inserting claims or accepts keys without a record. A fence is drawn after the
-// sort, row by row, as close to the insertion as can be: between the two another
-// claim of the key would have to come, end and be forgotten for fences to be
-// granted out of order. Rows are sorted so that two batches that wait for each
-// other's insertions cannot do so in a circle.
+// inserting claims or accepts keys without a record. A fence is drawn after the sort, row by
+// row, immediately before the insertion. Fences could be granted out of order only if another
+// claim of the key were granted, ended and deleted in between. Rows are sorted so that two
+// batches cannot wait for each other in a circle.
 //
-// To insert a key waits for any transaction that has changed its record, which may
-// be open for long (SettleTx). So a key whose record is visible is not tried. One
-// that is being inserted elsewhere (AcceptTx) cannot be seen: see rowPatience.
+// The insertion of a key waits for any transaction that has changed its record, which may be
+// open for long (SettleTx). A key whose record is visible is therefore not inserted. A key
+// that another transaction is inserting (AcceptTx) is not visible: see rowPatience.
 func inserting(to assignments, attempt string, e string) string {
 	to = slices.Concat(of(asked), assignments{{"fence", "nextval({fence}::regclass)"}, {"attempt", attempt}}, to)
 	return to.insert(e) + " ON CONFLICT (id) DO NOTHING RETURNING id, fence, claimed_at"
@@ -176,7 +175,7 @@ func excluded() string {
 }
 
 var (
-	// What is the same for all rows is asked once.
+	// Read once for all rows.
 	sqlRead = "SELECT " + strings.Replace(selected(columns), replicated, "(SELECT "+replicated+")", 1) + " FROM {records} r WHERE r.id = ANY ($1::bytea[])"
 	sqlLoad = "SELECT " + selected(columns) + " FROM {records} r WHERE r.id = $1::bytea"
 	sqlLook = "SELECT " + kept + " FROM {records} r WHERE r.id = $1::bytea"
@@ -187,9 +186,9 @@ var extending = change{set: "lease_until = " + later("$3::bigint") + ", due_at =
 	", run_due = CASE WHEN r.run_due IS NOT NULL THEN greatest(r.run_due, " + later("$3::bigint") + ") END",
 	where: "r.fence = e.fence AND r.state = {running}", returning: "r.id, r.fence"}
 
-// dead is what becomes of an expired run: accepted if it may be repeated, as it is due already
-// then; retryable if it can have had no effect, and forgotten as what is released is by
-// default; else unknown.
+// dead sets the state of an expired run: accepted if it may be repeated, because it is due
+// then; retryable if it can have had no effect, with the default retention of a release;
+// otherwise unknown.
 const dead = `state = CASE WHEN r.run_due IS NOT NULL THEN {accepted} WHEN r.outside = r.owner THEN {retryable} ELSE {unknown} END,
 	settled_at = statement_timestamp(),
 	forget_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN statement_timestamp() + interval '24 hours' END,
@@ -213,8 +212,7 @@ UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 // bare removes a result.
 const bare = "status = NULL, content_type = NULL, head = NULL, body = NULL"
 
-// sqlSweep looks only at rows that are due, through an index, and skips those
-// that others run on.
+// sqlSweep reads only due rows, through an index, and skips rows that are locked.
 const sqlSweep = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.state,

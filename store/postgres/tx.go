@@ -49,20 +49,19 @@ func (s *Store) waitersLock(id store.ID) int64 {
 	return int64(binary.BigEndian.Uint64(id[8:]) ^ hash64("wait", s.n.schema, s.n.table))
 }
 
-// RunTx implements store.TxStore. The transaction is begun on a connection of the
-// pool and must not be ended by fn: tx.Commit is refused, and after tx.Rollback
-// nothing can be committed. Savepoints (tx.Begin) work.
+// RunTx implements store.TxStore. The transaction uses a connection of the pool. fn must not
+// end it: tx.Commit is refused, and after tx.Rollback nothing can be committed. Savepoints
+// (tx.Begin) work.
 //
-// ctx bounds entering; fn gets it unchanged. A commit is not given up when ctx
-// ends. If the reply to a commit is lost, the record is read for 10 seconds, on another
-// connection, after the server has ended the transaction.
+// ctx bounds the time until fn is called; fn gets it unchanged. The end of ctx does not
+// interrupt a commit. If the reply to a commit is lost, the record is read for 10 seconds, on
+// another connection, after the server has ended the transaction.
 //
-// While fn runs there is no row to be seen. It holds an advisory lock
-// whose number is taken from 64 bits of a digest of the key: two keys with the
-// same number, of which one is refused as in flight while the other runs, are to
-// be expected once in 2^64 pairs. Its fingerprint is published by 32 bits of
-// another one: a different fingerprint is told from it but for once in 2^32, when
-// it is refused as in flight instead.
+// While fn runs, there is no visible row. The transaction holds an advisory lock whose number
+// is 64 bits of a digest of the key. Two keys with the same number, of which one is refused as
+// in flight while the other runs, are expected once in 2^64 pairs. 32 bits of another lock
+// publish its fingerprint: a different fingerprint is recognised except once in 2^32, and then
+// refused as in flight.
 func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention, fn function) (store.Record, error) {
 	for try := 1; ; try++ {
 		if err := ctx.Err(); err != nil {
@@ -202,7 +201,7 @@ func (t *transaction) look(ctx context.Context) (r *row, err error) {
 	}
 	err = cmp.Or(err, results.Close())
 	if sqlState(err) == codeNoStatement {
-		t.discard() // what was prepared has been discarded, and pgx does not know
+		t.discard() // the server has discarded prepared statements that pgx still expects
 	}
 	return r, err
 }
@@ -227,12 +226,12 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	if t.fence == 0 {
 		return rec, nil
 	}
-	var rival bool
-	err := query(t.s.sql.rival, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&rival)
+	var differs bool
+	err := query(t.s.sql.rival, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&differs)
 	if err != nil {
 		return rec, err
 	}
-	if !rival {
+	if !differs {
 		return rec, nil
 	}
 	// The transaction that has the lock may be of another request. It may do so without effect: this

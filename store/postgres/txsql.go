@@ -2,15 +2,13 @@ package postgres
 
 // The statements that begin transactions, for pgx and database/sql.
 
-// sqlEnter takes the key's lock for as long as the transaction lasts, publishes
-// the fingerprint by a second one, draws the fence, and reads the record. Whoever
-// finds the key locked tries the second lock for the fingerprint of his own:
-// taken (0), he asks for what is being run; free (-1), he may be asking for
-// something else. Of a settled record nothing is locked.
+// sqlEnter takes the key's lock for the transaction, publishes the fingerprint by a second lock,
+// draws the fence, and reads the record. If the key is locked, it tries the second lock of its
+// own fingerprint: if that is taken (0), the same request is running; if it is free (-1), the
+// running request may be another one. For a settled record nothing is locked.
 //
-// The record is seen as it was when the statement began. Should another
-// transaction have committed and release the lock since, a matter of
-// microseconds, then the record that it wrote keeps this one from committing.
+// The statement sees the record as of its start. If another transaction has committed and
+// released the lock since then, within microseconds, its record keeps this one from committing.
 var sqlEnter = `
 SELECT CASE
 	WHEN r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp()) THEN 0
@@ -32,12 +30,10 @@ SELECT EXISTS (
 		AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
 		AND f.classid = $3::bigint::oid AND f.objid <> $4::bigint::oid)`
 
-// sqlEnterGroup is sqlEnter for many keys without a record: 0 for one that is
-// being run, or has a record. It is not a join, for which the planner would choose to
-// read all of a table that was empty not long ago: the connection is the service's,
-// and so are its settings. It publishes no fingerprints, which would be a lock more
-// for each key: in the meantime the same key is in flight for everybody else, whatever is
-// asked for.
+// sqlEnterGroup is sqlEnter for many keys without a record: it returns 0 for a key that is
+// running or has a record. It is not a join, because with the service's settings the planner
+// might scan a table that was empty a moment ago. It publishes no fingerprints, which would be
+// another lock for each key: to others the key is in flight, for every request.
 const sqlEnterGroup = `
 SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
 	nextval({fence}::regclass) ELSE 0 END, statement_timestamp(), ` + replicated + `

@@ -189,7 +189,7 @@ func (l *listener) listen() {
 			l.up = make(chan struct{})
 		default:
 		}
-		l.tellAll() // what was missed is not known
+		l.tellAll() // notifications may have been missed
 		if l.closed || err == nil && l.n == 0 {
 			l.running = false
 			l.mu.Unlock()
@@ -212,7 +212,7 @@ func (l *listener) session() error {
 		return err
 	}
 	defer func() {
-		_ = pooled.Conn().Close(context.WithoutCancel(l.ctx)) // with what it listens to and holds
+		_ = pooled.Conn().Close(context.WithoutCancel(l.ctx)) // and with it its LISTEN and its locks
 		giveBack(pooled)
 	}()
 	conn := pooled.Conn()
@@ -263,8 +263,8 @@ func (l *listener) look(stir context.CancelFunc) (want map[int64]struct{}, busy 
 	return want, l.n > 0
 }
 
-// exchange gives up locks that are held and not wanted, and takes those wanted.
-// One that cannot be had is of a transaction that commits this moment.
+// exchange releases locks that are no longer wanted, and takes the wanted ones. A lock that is
+// not free belongs to a transaction that is committing.
 func exchange(ctx context.Context, c *pgxpool.Conn, held, want map[int64]struct{}) error {
 	for number := range held {
 		if _, ok := want[number]; !ok {

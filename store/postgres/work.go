@@ -42,7 +42,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 	return s.slowTake(ctx, req)
 }
 
-// slowTake takes what was not free, or finds out why it is not to be had.
+// slowTake takes a job that was locked, or returns why it cannot be taken.
 func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	id, owner := req.ID, req.Owner
 	for range slowTries {
@@ -270,7 +270,7 @@ func (s *Store) handOut(ctx context.Context, st *statement, limit int, args []an
 		case err != nil:
 			return err
 		case r.read.id != nil:
-			r.Cancelling = false // the run that takes it is told
+			r.Cancelling = false // Take returns it
 			recs = append(recs, r.record())
 		}
 		return nil

@@ -7,8 +7,8 @@ import "strings"
 // kept are columns with work and notes.
 var kept = selected(allColumns)
 
-// takeable is what is accepted and need not wait, or an expired run that may be repeated:
-// one that is due when its lease has run out.
+// takeable selects accepted records that need not wait, and expired runs that may be repeated:
+// they are due when their lease has expired.
 const takeable = `(r.state = {accepted} OR r.state = {running} AND r.run_due IS NOT NULL)
 	AND (r.lease_until IS NULL OR r.lease_until <= statement_timestamp())`
 
@@ -40,7 +40,7 @@ RETURNING true`
 var toRelayed = assignments{{"work", "NULL"}, {"relay_due", "NULL"}, {"forget_at", later("e.keep")},
 	{"due_at", "CASE WHEN r.gone THEN " + later("e.keep") + " ELSE least(r.expires_at, " + later("e.keep") + ") END"}}.set()
 
-// saveSQL is sqlSave for a run, or for what is unknown.
+// saveSQL is the statement of Save, or of Amend.
 func saveSQL(runs bool) string {
 	state, repeats := "{unknown}", ""
 	if runs {
@@ -51,8 +51,8 @@ func saveSQL(runs bool) string {
 
 func dueSQL(sql, due string) string { return strings.ReplaceAll(sql, "{due}", due) }
 
-// sqlDueRelay looks only at rows that are due, through an index, and skips those that
-// others run on. What is too much together it leaves for later.
+// sqlDueRelay reads only due rows, through an index, and skips locked ones. Rows beyond the
+// size limit stay for later.
 var sqlDueRelay = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.relay_due AS since, octet_length(r.work) AS size

@@ -15,16 +15,16 @@ import (
 // of relaying.
 type write struct {
 	req  *store.ClaimRequest
-	job  *job // what is accepted; nil for a claim
+	job  *job // the accepted job; nil for a claim
 	end  *ending
 	take *store.TakeRequest
 	sent *sent
-	rec  store.Record // what came of it, unless it is an end; of a transaction, what it has claimed
+	rec  store.Record // the resulting record, except of an end; of a transaction, the claimed record
 	done bool         // by the first statement
 
 	was     int64 // the fence of the record that it is to replace
-	waiters int64 // the lock of those who wait for it
-	binding bool  // what came of it was read; see row.binding
+	waiters int64 // the lock of waiting callers
+	binding bool  // the result was read; see row.binding
 }
 
 // job is accepted work.
@@ -112,8 +112,7 @@ func (s *replayShare) add(found, of int) {
 
 func (s *replayShare) high() bool { return s.share.Load() > s.above }
 
-// runWrites deals with a batch of writes. Those that are not free to be done in
-// company it marks as slow.
+// runWrites executes a batch of writes. It marks writes as slow that cannot be part of it.
 func (s *Store) runWrites(ctx context.Context, batch []*op[write]) {
 	err := s.writeBatch(ctx, batch)
 	if err == nil {
@@ -138,8 +137,8 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 	var groups [kinds][]*op[write]
 	var rest []*op[write]
 	for _, o := range batch {
-		// Of several on one key the first goes ahead. The others come after
-		// it, when they have seen what it did.
+		// Of several writes of one key, only the first is part of the batch. The others
+		// follow with its result.
 		into := &groups[o.v.kind()]
 		if n := len(*into); n > 0 && *(*into)[n-1].v.id() == *o.v.id() {
 			into = &rest
@@ -161,7 +160,7 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 		}
 		s.replay.add(found, len(asks))
 		if groups[k] = nil; refused != nil {
-			continue // those that are marked as slow write no claim
+			continue // slow ones write no claim
 		}
 		asks = slices.DeleteFunc(asks, func(o *op[write]) bool { return !o.slow })
 		for _, o := range asks {
@@ -184,9 +183,8 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 	return err
 }
 
-// answer reads the records of ops and answers each from what it finds. Those
-// that are to change something are marked as slow. It returns how many found a
-// record.
+// answer reads the records of ops and answers from them. It marks ops as slow that must change
+// something. It returns how many records it found.
 func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err error) {
 	ids := make([]store.ID, len(ops))
 	for i, o := range ops {
@@ -208,8 +206,8 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 	return found, nil
 }
 
-// writeFast inserts claims and acceptances and writes ends, all in one transaction
-// and round trip, and returns those that were not to be had so.
+// writeFast inserts claims and acceptances and writes ends, all in one transaction and round
+// trip. It returns those that were not possible that way.
 func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (left []*op[write], err error) {
 	n := 0
 	for _, ops := range groups {
