@@ -55,7 +55,7 @@ func (k Kind) String() string {
 	return "event"
 }
 
-// Event is what an observer is told. It holds no key, no body and no secret.
+// Event is passed to observers. It has no key, no body and no secret.
 type Event struct {
 	Kind    Kind
 	ID      store.ID    // zero for Swept
@@ -65,11 +65,11 @@ type Event struct {
 	Attempt int
 	Elapsed time.Duration // for Settled and Released: since the claim; for Claimed in lease mode: what the store took
 	Swept   store.Swept   // for Swept
-	Err     error         // what went wrong, if anything did; for Settled and Resolved: why the result was not kept
+	Err     error         // the error, if there is one; for Settled and Resolved: why the result was not stored
 }
 
-// Observer is told what happens. It is called synchronously: it must be quick,
-// must not block, panic or call the engine, and must be safe for concurrent use.
+// Observer receives events. It is called synchronously: it must be quick, must not block, panic
+// or call the engine, and must be safe for concurrent use.
 type Observer interface {
 	Observe(ctx context.Context, ev Event)
 }

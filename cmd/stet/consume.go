@@ -31,7 +31,7 @@ func consumesAny(c *proxy.Config) error {
 	return nil
 }
 
-// messageCounts exports what was decided about messages.
+// messageCounts exports the decisions about messages.
 type messageCounts struct{ *proxy.Proxy }
 
 var (

@@ -236,7 +236,7 @@ func leaveNothing(ctx context.Context, st store.Store, req store.ClaimRequest, k
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if rec, err := st.Read(ctx, req.ID); err == nil && rec.State == store.Running && rec.Owner == req.Owner {
-		_ = st.Release(ctx, rec.Claim(), keep) // its failure changes nothing of what was found
+		_ = st.Release(ctx, rec.Claim(), keep) // its failure does not change the finding
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // serverCheck is a look at what a Redis server says of itself.
 type serverCheck struct {
 	name string
-	// look returns what it has found and, if that is not well, the remedy.
+	// look returns its finding and, if that is a fault, the remedy.
 	look func(info map[string]string) (found, do string)
 }
 
@@ -27,8 +27,8 @@ var serverChecks = []serverCheck{
 	{"publishing", serverPublishing},
 }
 
-// redisServers looks at the servers of a URL, also at those that the store then
-// refuses. It is nil if they cannot be asked, which opening the store will tell.
+// redisServers examines the servers of a URL, also those that the store refuses. It returns nil
+// if they cannot be reached; opening the store reports that.
 func redisServers(ctx context.Context, c proxy.Store) []finding {
 	o, err := redisClient(c)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// durability looks at what a store does to keep what it has acknowledged.
+// durability checks whether the store keeps its acknowledged writes.
 func durability(ctx context.Context, s *storage) []finding {
 	switch store := s.Store.(type) {
 	case *sqlite.Store:
@@ -128,8 +128,8 @@ func idle(ctx context.Context, s *postgres.Store, longer time.Duration) finding 
 // maxLate bounds how many late records are counted.
 const maxLate = 10_000
 
-// backlog finds out whether sweeps keep up: what they have to look at is due, and
-// late if it is so for long. Redis removes most by itself.
+// backlog checks whether sweeps keep up: records that have been due for long are late. Redis
+// removes most records by itself.
 func backlog(ctx context.Context, s *storage) []finding {
 	const name = "sweep"
 	var late int

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// gate is a listener that lets in so many connections at a time. For one more, the
-// one that was idle longest is closed; if none is idle, the new one is. One that has
-// not sent the whole header of a request is idle, too.
+// gate is a listener with a limit of open connections. For a further connection it closes the
+// one that is idle longest, or the new one if none is idle. A connection that has not sent the
+// whole header of a request is idle, too.
 type gate struct {
 	net.Listener
 	most int

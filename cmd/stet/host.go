@@ -37,7 +37,7 @@ type host struct {
 	closing []func() error // the last one first
 }
 
-// later has what was opened closed at the end.
+// later registers a function that closes something at the end.
 func (h *host) later(end func() error) { h.closing = append(h.closing, end) }
 
 func (h *host) close() (err error) {
@@ -47,7 +47,7 @@ func (h *host) close() (err error) {
 	return err
 }
 
-// serve runs until the command's context ends, and what was begun has ended.
+// serve runs until the command's context ends, and then ends running work.
 func (h *host) serve(cmd *cobra.Command) (err error) {
 	ctx, c := cmd.Context(), h.config
 	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -130,7 +130,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	return proxy.NewAdmin(h.handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), nil
 }
 
-// greet logs what has begun, and what is worth a thought.
+// greet logs the start, and settings that deserve attention.
 func (h *host) greet(cmd *cobra.Command) {
 	c := h.config
 	if h.front {

@@ -119,7 +119,7 @@ func (k *keys) find(args []string) (id store.ID, err error) {
 	return store.Digest(c.Namespace, k.scope, args[0]), nil
 }
 
-// record is one that is there.
+// record reads a record that must exist.
 func (k *keys) record(cmd *cobra.Command, d admin.API, id store.ID, result bool) (admin.Record, error) {
 	rec, err := d.Get(cmd.Context(), id, result)
 	if err == nil && rec.State == store.None.String() {

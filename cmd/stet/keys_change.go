@@ -41,8 +41,8 @@ const keyVariable = "STET_ENCRYPTION_KEY"
 
 const defaultRetention = 24 * time.Hour // store.Retention's
 
-// sealed finds out how the service wants the response that is about to be stored.
-// One that it did not encrypt, or with another key, is damaged to it, and stands.
+// sealed checks how the service encrypts the response that will be stored. Without encryption,
+// or with another key, the service would read it as damaged, permanently.
 func (c *change) sealed() error {
 	if c.plain {
 		config, err := c.read()
@@ -180,7 +180,7 @@ func (k *keys) newRelease() *cobra.Command {
 		Short: "Let an expired run's operation run again; resolve --as not-executed",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.keep.Tombstone = c.keep.Result // what was not executed leaves none
+			c.keep.Tombstone = c.keep.Result // an operation that was not executed leaves no tombstone
 			return c.make(cmd, args, admin.Change{Action: admin.Release})
 		},
 	}
@@ -204,7 +204,7 @@ func (k *keys) newExpire() *cobra.Command {
 	return cmd
 }
 
-// fitting returns what is wrong with the flags beside each other.
+// fitting returns the error of flags that exclude each other.
 func (c *change) fitting(cmd *cobra.Command) error {
 	for name, store := range map[string]bool{"retention": true, "tombstone": true, "plain": true, "audit": true, "class": false} {
 		switch {
@@ -224,7 +224,7 @@ func (c *change) fitting(cmd *cobra.Command) error {
 	return nil
 }
 
-// make shows the record, asks, and makes the change of what was shown.
+// make shows the record, asks for confirmation, and changes the record that was shown.
 func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) error {
 	wanted.Reason, wanted.Actor, wanted.Class, wanted.DryRun = c.reason, cmp.Or(c.actor, whoami()), c.class, c.dryRun
 	id, err := c.find(args)
@@ -274,7 +274,7 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) er
 	return errors.Join(err, book.Close())
 }
 
-// report says what was done.
+// report prints the change.
 func (c *change) report(out io.Writer, e admin.Entry) error {
 	if c.format.json() {
 		return json.NewEncoder(out).Encode(e)

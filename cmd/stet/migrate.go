@@ -47,7 +47,7 @@ be seen in the list of processes; in the environment or a file it cannot.`,
 	m.addStore(f)
 	for old, now := range map[string]string{"url": "store", "schema": "store-schema", "table": "store-table"} {
 		f.Var(f.Lookup(now).Value, old, "")
-		_ = f.MarkHidden(old) // what it was called
+		_ = f.MarkHidden(old) // its former name
 	}
 	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
 	return cmd

@@ -146,7 +146,7 @@ func (d *database) down(ctx context.Context, w io.Writer, version int) error {
 	return d.report(w, []*goose.MigrationResult{result}, err)
 }
 
-// report prints what was done, and explains why not more was.
+// report prints the finished steps, and the error of the next one.
 func (d *database) report(w io.Writer, results []*goose.MigrationResult, err error) error {
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results, err = partial.Applied, fmt.Errorf("step %d: %w", partial.Failed.Source.Version, partial.Err)

@@ -22,7 +22,7 @@ const (
 // surveyEvery is how often the metrics look through the store.
 const surveyEvery = time.Minute
 
-// proxyFlags are those that say what a configuration could say, too.
+// proxyFlags replace fields of a configuration.
 type proxyFlags struct {
 	settings
 	aside bool // of a process beside the proxy

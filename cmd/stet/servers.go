@@ -31,7 +31,7 @@ type secured struct {
 	now   atomic.Pointer[tls.Config]
 }
 
-// load reads the files. Connections from the call of use on have what is in them.
+// load reads the files. Connections that are opened after the call of use have the new content.
 func (s *secured) load() (use func(), err error) {
 	config, err := s.files.Config()
 	if err != nil {
@@ -113,8 +113,8 @@ func (s *servers) start(addr, what string, secure *proxy.TLS, h http.Handler) er
 	return nil
 }
 
-// drain lets the requests for traffic end. runs says how many are with the service
-// and protected: of those that are not, nothing is unknown to the proxy.
+// drain waits for running requests. runs returns the number of protected requests at the
+// service; only those can leave an operation unknown.
 func (s *servers) drain(patience time.Duration, runs func() int) error {
 	last := len(s.all) - 1
 	s.log.Info("draining", slog.Duration("at_most", patience))
@@ -131,10 +131,10 @@ func (s *servers) drain(patience time.Duration, runs func() int) error {
 	return nil
 }
 
-// close ends what is left.
+// close ends the remaining connections.
 func (s *servers) close() {
 	for i, srv := range s.all {
-		s.cancel[i]() // what was upgraded ends with this
+		s.cancel[i]() // ends upgraded connections
 		_ = srv.Close()
 	}
 }

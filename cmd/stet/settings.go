@@ -20,8 +20,8 @@ type settings struct {
 
 type setting struct{ path, value string }
 
-// addStore adds what says which store is meant, and what it is told: the same flags to
-// every command. Help shows the first of them only.
+// addStore adds the flags of the store and its options, the same to every command. Help shows
+// only the first of them.
 func (s *settings) addStore(flags *pflag.FlagSet) {
 	flags.StringVar(&s.file, "config", "", "")
 	flags.Lookup("config").Hidden = true // 'stet help store' shows it

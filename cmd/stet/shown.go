@@ -12,8 +12,7 @@ import (
 	"github.com/stet-go/stet/internal/admin"
 )
 
-// showResult prints what is stored of an operation's result: the response, where it is
-// one.
+// showResult prints the stored result of an operation, as a response if it is one.
 func showResult(out io.Writer, rec admin.Record) error {
 	var b strings.Builder
 	switch r := rec.Response; {
@@ -32,8 +31,7 @@ func showResult(out io.Writer, rec admin.Record) error {
 	return err
 }
 
-// printable shows bytes as text, and as \xNN what is none, or what a terminal would
-// take for a command.
+// printable shows bytes as text, and as \xNN other bytes and control characters of terminals.
 func printable(content []byte) string {
 	var b strings.Builder
 	for len(content) > 0 {

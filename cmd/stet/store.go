@@ -64,7 +64,7 @@ func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
 	return s, nil
 }
 
-// postgresOptions are what a store in PostgreSQL is told.
+// postgresOptions converts the configuration of a store in PostgreSQL.
 func postgresOptions(c proxy.Store) postgres.Options {
 	return postgres.Options{Schema: c.Schema, Table: c.Table, PgBouncer: c.PgBouncer, Writers: c.Writers, Readers: c.Readers,
 		MaxQueue: c.MaxQueue, MayLoseCommits: c.MayLoseCommits}
@@ -133,8 +133,7 @@ func (s *storage) openRedis(ctx context.Context) error {
 	return nil
 }
 
-// cached returns the store with what is kept in front of it, for processes that run
-// operations.
+// cached returns the store with its cache, for processes that run operations.
 func (s *storage) cached() (store.Store, error) {
 	if s.options.Cache == 0 {
 		return s.Store, nil

@@ -70,7 +70,7 @@ func (t *traces) around(next http.Handler) http.Handler {
 	})
 }
 
-// end sends what is left.
+// end sends the remaining spans.
 func (t *traces) end() error {
 	if t == nil {
 		return nil

@@ -23,8 +23,8 @@ type API interface {
 	// Get returns a record, with its result if that is asked for; one with the
 	// state "none" if there is none.
 	Get(ctx context.Context, id store.ID, result bool) (Record, error)
-	// Change makes a change if the record is still what was shown, and returns
-	// what was written down of it.
+	// Change makes a change if the record has not changed since it was shown, and returns
+	// its audit entry.
 	Change(ctx context.Context, id store.ID, c Change) (Entry, error)
 }
 
@@ -34,9 +34,8 @@ type Page struct {
 	Next    string   `json:"next,omitempty"` // of store.Page
 }
 
-// Record is a record as it is shown: without its owner, and without its result
-// unless that was asked for. A fence is text, because numbers of its size are
-// rounded by much that reads JSON.
+// Record is a record for operators: without its owner, and without its result unless that was
+// requested. A fence is text, because many JSON readers round numbers of its size.
 type Record struct {
 	ID          string     `json:"id"`
 	Scope       string     `json:"scope_digest"`
@@ -57,7 +56,7 @@ type Record struct {
 	SettledAt   *time.Time `json:"settled_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
 	ForgetAt    *time.Time `json:"forget_at,omitempty"`
-	Adapter     string     `json:"face,omitempty"`     // what has stored the outcome
+	Adapter     string     `json:"face,omitempty"`     // the adapter that stored the outcome
 	Reason      string     `json:"reason,omitempty"`   // why it failed, where no handler has said it
 	Result      []byte     `json:"result,omitempty"`   // base64
 	Response    *Response  `json:"response,omitempty"` // what a client gets that asks by HTTP
@@ -66,7 +65,7 @@ type Record struct {
 // Damaged stands in the place of the state of a record that cannot be read.
 const Damaged = "damaged"
 
-// NewRecord returns what is shown of a record.
+// NewRecord converts a record for operators.
 func NewRecord(rec store.Record) Record {
 	kept := store.UnpackKept(rec.Label.Ref)
 	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: kept.Ref, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,

@@ -23,7 +23,7 @@ const (
 // Show is the action of an Entry about a stored result that was shown.
 const Show = "show"
 
-// Limits of what is written down of a change, in bytes.
+// Limits of an audit entry, in bytes.
 const (
 	MaxReason = 1000
 	MaxActor  = 200
@@ -65,8 +65,7 @@ func (c Change) To() string {
 	}
 }
 
-// Check returns what is wrong with the change, whichever operation it is about. Resolution
-// checks its response.
+// Check validates a change without its record. Resolution checks its response.
 func (c Change) Check() error {
 	if err := plain("reason", c.Reason, MaxReason, "the audit says why a change was made"); err != nil {
 		return err
@@ -82,10 +81,10 @@ func (c Change) Check() error {
 	if c.Action != Resolve && (c.As != "" || c.Response != nil) {
 		return fmt.Errorf("only resolve takes a resolution and a response, not %s", c.Action)
 	}
-	return c.checkVerdict()
+	return c.checkResolution()
 }
 
-// CheckName returns what is wrong with a name for the audit.
+// CheckName validates a name for the audit.
 func CheckName(name string) error { return plain("name", name, MaxActor, "who has it?") }
 
 // plain checks text that goes into the audit.
@@ -101,8 +100,8 @@ func plain(name, text string, limit int, why string) error {
 	return nil
 }
 
-// checkVerdict returns what is wrong with the action and what it says of the run.
-func (c Change) checkVerdict() error {
+// checkResolution validates the action and its resolution.
+func (c Change) checkResolution() error {
 	switch {
 	case c.Action == Expire, c.Action == Release:
 		return nil
@@ -116,8 +115,8 @@ func (c Change) checkVerdict() error {
 	return nil
 }
 
-// Resolution returns what a change that was checked says of a run; its error says what
-// is wrong with the response. outcome is that of HTTP.
+// Resolution returns the resolution of a valid change. Its error is about the response. outcome
+// converts a response, as the HTTP adapter does.
 func (c Change) Resolution(outcome func(status int, header http.Header, body []byte) (stet.Outcome, error)) (v stet.Resolution, err error) {
 	switch {
 	case c.Action == Expire:
@@ -169,8 +168,8 @@ const (
 	DryRun = "dry run"
 )
 
-// Entry is what is written down of a change, before it is tried and after, and of a
-// stored result before it is shown. It has no key, scope or body.
+// Entry is an audit entry: of a change, before and after it is made, and of a stored result,
+// before it is shown. It has no key, scope or body.
 type Entry struct {
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// storeTimeout bounds what is asked of the store without the engine.
+// storeTimeout bounds store calls without the engine.
 const storeTimeout = 10 * time.Second
 
 // Local is an API at the store of an engine.
@@ -59,8 +59,7 @@ func (l *Local) browser() (store.Browser, error) {
 	return browser, nil
 }
 
-// read returns the record of an operation; of one that cannot be read, what Browse
-// returns.
+// read returns the record of an operation, or of a damaged one the record of Browse.
 func (l *Local) read(ctx context.Context, id store.ID, fence int64) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -112,7 +111,7 @@ func (l *Local) Get(ctx context.Context, id store.ID, result bool) (Record, erro
 	return r, err
 }
 
-// show adds the stored outcome to what is shown of a record.
+// show adds the stored outcome to a record.
 func (l *Local) show(ctx context.Context, r *Record) error {
 	id, err := store.ParseID(r.ID)
 	if err != nil {
@@ -143,7 +142,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if err := c.Check(); err != nil {
 		return Entry{}, refuse(Invalid, err.Error())
 	}
-	verdict, err := c.Resolution(l.HTTP.Outcome)
+	resolution, err := c.Resolution(l.HTTP.Outcome)
 	if err != nil {
 		return Entry{}, refuse(Invalid, err.Error())
 	}
@@ -172,7 +171,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if e, err = l.write(ctx, e, Begun, "it could not be written down, so nothing was changed"); err != nil {
 		return e, err
 	}
-	if err := l.do(ctx, rec, c, verdict); err != nil {
+	if err := l.do(ctx, rec, c, resolution); err != nil {
 		e.Error = err.Error()
 		if _, unwritten := l.write(ctx, e, Failed, ""); unwritten != nil {
 			return e, &Error{Condition: AuditFailed, Detail: "the change failed, and the audit could not be written", Cause: err}
@@ -186,9 +185,9 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 }
 
 // do makes the change, at the store.
-func (l *Local) do(ctx context.Context, shown store.Record, c Change, verdict stet.Resolution) error {
+func (l *Local) do(ctx context.Context, shown store.Record, c Change, resolution stet.Resolution) error {
 	if c.Action != Expire {
-		return l.Engine.Resolve(ctx, shown, c.Class, verdict)
+		return l.Engine.Resolve(ctx, shown, c.Class, resolution)
 	}
 	browser, err := l.browser()
 	if err != nil {
@@ -235,8 +234,8 @@ func (l *Local) changed(now *Record) error {
 		Detail: fmt.Sprintf("it has changed since it was shown, and nothing was done: it is %s under the fence %d now; look again", now.State, now.Fence)}
 }
 
-// write writes the change down. Its context does not end with the caller's: what
-// was begun has an end in the audit, too.
+// write writes an audit entry. Its context does not end with the caller's, so that every change
+// has an end in the audit.
 func (l *Local) write(ctx context.Context, e Entry, result, failed string) (Entry, error) {
 	e.At, e.Result = time.Now().UTC(), result
 	if err := l.Audit(context.WithoutCancel(ctx), e); err != nil {

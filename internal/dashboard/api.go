@@ -15,8 +15,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// maxRequest bounds what a request may hold, in bytes: the largest result that
-// any policy keeps, in base64, and what is said about it.
+// maxRequest bounds a request in bytes: the largest result of any policy, in base64, and the
+// other fields.
 const maxRequest = store.MaxResultLimit/3*4 + 1<<16
 
 // guarded serves what the caller is admitted to.
@@ -79,7 +79,7 @@ func (h *handler) refuse(w http.ResponseWriter, e *admin.Error) {
 
 func invalid(err error) error { return &admin.Error{Condition: admin.Invalid, Detail: err.Error()} }
 
-// read decodes a request's content. What is in it is in no error.
+// read decodes a request's content. Errors do not contain it.
 func read(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
@@ -197,15 +197,15 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 			return nil, err
 		}
 		wanted.Action, wanted.Via = action, via(r)
-		wanted.Says, wanted.Actor = wanted.Actor, c.who // what they say of themselves counts for nothing
-		// What was begun does not end with who asked for it.
+		wanted.Says, wanted.Actor = wanted.Actor, c.who // the name in the request is only a claim
+		// The end of the request must not interrupt the change.
 		return h.admin.Change(context.WithoutCancel(r.Context()), id, wanted)
 	}
 }
 
 // Limits of a summary.
 const (
-	summaryPages = 8 // of store.MaxBrowse records: of what may need an operator, and of what is accepted
+	summaryPages = 8 // of store.MaxBrowse records: of expired or unknown operations, and of accepted ones
 	summaryTime  = 5 * time.Second
 )
 

@@ -21,14 +21,13 @@
 // token, requests must name the loopback interface as their host, because a page of
 // another site can have its own name resolved to this host.
 //
-// # What is written down
+// # Audit
 //
-// Every change is written to Options.Audit before and after it is made: who, when, why,
-// from what, to what. Each look at a stored result is written before it is shown. Who
-// it was is the name of the token, or what Authenticate returns; the name that the
-// request itself gives is noted beside it, as a claim. What cannot be audited is not
-// done. Keys, scopes and bodies are never in the audit, nor in URLs, and so in no
-// access log.
+// Every change is written to Options.Audit before and after it is made: who, when, why, the old
+// and the new state. Each display of a stored result is written before. The actor is the name of
+// the token, or the result of Authenticate; the name in the request is written as a claim. If
+// the audit fails, nothing is done. Keys, scopes and bodies are never in the audit or in URLs,
+// and therefore not in access logs.
 package dashboard
 
 import (
@@ -170,7 +169,7 @@ func (h *handler) routes() {
 		}
 		h.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", file[1])
-			_, _ = w.Write(content) // a client that has left hears nothing
+			_, _ = w.Write(content) // the client may have left
 		})
 	}
 	for pattern, serve := range map[string]func(*http.Request) (any, error){

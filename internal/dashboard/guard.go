@@ -6,9 +6,8 @@ import (
 	"github.com/stet-go/stet/internal/admin"
 )
 
-// policy lets the page do what it does and nothing else: no script, style or
-// connection from elsewhere, none written into the page, no text made markup, no
-// frame around it (Content Security Policy Level 3, Trusted Types).
+// policy allows only the page's own files: no script, style or connection from elsewhere, no
+// inline script, no text as markup, no frame around it (Content Security Policy Level 3, Trusted Types).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 

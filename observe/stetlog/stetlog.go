@@ -20,9 +20,9 @@ import (
 
 // Options configure the observer. The zero value is usable.
 type Options struct {
-	// Logger gets the lines. Default: slog.Default(), as it is at each event.
+	// Logger receives the lines. Default: the slog.Default() at the time of each event.
 	Logger *slog.Logger
-	// Next is told of all events too. Default: no observer.
+	// Next also receives all events. Default: no observer.
 	Next observe.Observer
 }
 
@@ -58,7 +58,7 @@ func levelOf(ev observe.Event) slog.Level {
 	case observe.MarkedUnknown, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.TakenOver:
 		return slog.LevelWarn
 	case observe.Replayed:
-		if ev.Err != nil { // what is stored was damaged
+		if ev.Err != nil { // the record is damaged
 			return slog.LevelError
 		}
 	case observe.InFlight, observe.Mismatched:

@@ -23,7 +23,7 @@ import (
 
 // Options configure metrics. The zero value is usable.
 type Options struct {
-	// Next is told of all events too. Default: no observer.
+	// Next also receives all events. Default: no observer.
 	Next observe.Observer
 	// Buckets are the upper bounds of the histogram of runs, in seconds.
 	// Default: from 1 ms to 5 min.

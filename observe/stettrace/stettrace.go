@@ -60,7 +60,7 @@ const (
 type Options struct {
 	// Provider makes the spans. Default: otel's global one.
 	Provider trace.TracerProvider
-	// Next is told of all events too. Default: no observer.
+	// Next also receives all events. Default: no observer.
 	Next observe.Observer
 }
 
@@ -112,8 +112,7 @@ func identity(ev observe.Event) []attribute.KeyValue {
 	return list
 }
 
-// fails reports whether an event is what an operator has to look at. Refusals are
-// not: they are what was asked for.
+// fails reports whether an event needs an operator. Refusals do not.
 func fails(ev observe.Event) bool {
 	switch ev.Kind {
 	case observe.MarkedUnknown, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
@@ -133,7 +132,7 @@ func describe(span trace.Span, ev observe.Event) {
 
 const traceparent = "traceparent" // of W3C Trace Context
 
-// write is what is stored with an outcome: the span of its run.
+// write is the stored form of the span of a run.
 func write(sc trace.SpanContext) string {
 	if !sc.IsValid() {
 		return ""
@@ -143,7 +142,7 @@ func write(sc trace.SpanContext) string {
 	return carrier[traceparent]
 }
 
-// parse returns the span of such a text; one that is none is not valid.
+// parse is the reverse of write. For another text the span is not valid.
 func parse(text string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
 	return trace.SpanContextFromContext(ctx)
