@@ -65,21 +65,21 @@ func (i *Interceptor) describe(st *status.Status) rpc.Said {
 	return said
 }
 
-// worded is an error with another text.
-type worded struct {
+// renamed is an error with another text.
+type renamed struct {
 	text string
 	err  error
 }
 
 // Error returns the text.
-func (w *worded) Error() string { return w.text }
+func (w *renamed) Error() string { return w.text }
 
 // Unwrap returns the error.
-func (w *worded) Unwrap() error { return w.err }
+func (w *renamed) Unwrap() error { return w.err }
 
-// errorOf is the error of an end that is not a success. What it wraps may be nil.
+// errorOf is the error of an end that is not a success. wraps may be nil.
 func errorOf(peer connect.Peer, end rpc.End, wraps error) *connect.Error {
-	e := connect.NewError(connect.Code(end.Status.GetCode()), &worded{end.Status.GetMessage(), wraps}) //nolint:gosec // checked where it is stored
+	e := connect.NewError(connect.Code(end.Status.GetCode()), &renamed{end.Status.GetMessage(), wraps}) //nolint:gosec // checked where it is stored
 	for _, any := range end.Status.GetDetails() {
 		if detail, err := connect.NewErrorDetail(any); err == nil { // an Any is used unchanged
 			e.AddDetail(detail)
@@ -194,7 +194,7 @@ func (c *call) success(run *stet.Run) (stet.Outcome, error) {
 		c.err = c.refused(&rpc.Misconfigured, "the response cannot be stored, so that the operation was rolled back")
 		return stet.Outcome{}, c.err
 	}
-	c.complain("a response cannot be stored; retries are told that the operation was executed, and no more", err)
+	c.complain("a response cannot be stored; retries only learn that the operation was executed", err)
 	return stet.Outcome{Gone: true}, nil
 }
 
@@ -277,7 +277,7 @@ func metadataOf(h http.Header) rpc.Metadata {
 		}
 		for _, value := range values {
 			for part := range strings.SplitSeq(value, ",") {
-				if b, err := connect.DecodeBinaryHeader(strings.TrimSpace(part)); err == nil { // what is not base64 means nothing to a client
+				if b, err := connect.DecodeBinaryHeader(strings.TrimSpace(part)); err == nil { // other text than base64 has no meaning for a client
 					md[name] = append(md[name], string(b))
 				}
 			}
@@ -308,7 +308,7 @@ func join(a, b rpc.Metadata) rpc.Metadata {
 	return a
 }
 
-// restore makes now what it was before.
+// restore sets the header now to the fields of before.
 func restore(now, before http.Header) {
 	clear(now)
 	maps.Copy(now, before)

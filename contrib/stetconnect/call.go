@@ -27,7 +27,7 @@ type call struct {
 	op   stet.Op
 
 	info   connect.CallInfo // the handler's, which connect sends the fields of; nil if there is none
-	before fields           // what was in it before the handler
+	before fields           // its fields before the handler was called
 	res    connect.AnyResponse
 	err    error   // of the handler
 	end    rpc.End // what either is as an outcome
@@ -166,7 +166,7 @@ func (c *call) serveTx() (connect.AnyResponse, error) {
 	return c.replay(run)
 }
 
-// handle calls the handler, and returns the outcome of what it returned.
+// handle calls the handler, and converts its result to an outcome.
 func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) {
 	c.res, c.err = c.next(&inner{ctx, c.req}, c.req)
 	c.disown()

@@ -25,26 +25,28 @@ import (
 type ClientOptions struct {
 	// Policy says how often and how fast attempts are made.
 	Policy stetclient.Policy
-	// Skip passes a call through, once and unchanged, if it returns true: calls of
-	// procedures that the service does not protect must not have a key.
+	// Skip passes a call unchanged, with one attempt, if it returns true. Calls of procedures
+	// that the service does not protect must not have a key.
 	Skip func(context.Context, connect.AnyRequest) bool
 }
 
-// NewClient returns an interceptor for clients of services that honour keys: package
-// stetconnect's, stetgrpc's, and others with the header Idempotency-Key. Each unary call is
-// one operation: it gets one random key, or that of WithKey or of the request's header, and
-// all its attempts have it. An attempt is repeated if it got no answer, or one that is not
-// the operation's and may change: in flight, outcome unknown, store unavailable, or the code
-// unavailable; also if it took longer than Policy.AttemptTimeout. The waits are drawn with full jitter, on top of RetryInfo and Retry-After.
+// NewClient returns an interceptor for clients of services that honour keys: with package
+// stetconnect or stetgrpc, or another implementation of the header Idempotency-Key. Each unary
+// call is one operation: it gets a random key, or that of WithKey or of the request's header,
+// and all its attempts have it. An attempt is repeated if it got no response, or one that may
+// change: in flight, outcome unknown, store unavailable, or the code unavailable; also if it
+// took longer than Policy.AttemptTimeout. The waits have full jitter, on top of RetryInfo and
+// Retry-After.
 //
-// An error that is the operation's outcome, or that says by itself what is known of it, is
-// returned as it came. Any other is an *stetclient.Error, which has the key to ask again
-// with, and in which connect.CodeOf and errors.As find the last attempt's. ExecutionOf says
-// of both whether the operation was executed.
+// An error that is the operation's outcome, or says itself whether it was executed, is
+// returned unchanged. Any other is an *stetclient.Error, which has the key for a later retry,
+// and in which connect.CodeOf and errors.As find the last attempt's error. ExecutionOf works
+// for both.
 //
-// Streams, and procedures that their schema declares free of side effects, pass through
-// once without a key. The interceptor should be the innermost one that touches the request:
-// those behind it see each attempt. Wrong options are errors of kind stet.KindInvalid.
+// Streams, and procedures that their schema declares free of side effects, pass with one
+// attempt and without a key. The interceptor should be the innermost one that changes the
+// request: interceptors behind it see each attempt. Wrong options are errors of kind
+// stet.KindInvalid.
 func NewClient(o ClientOptions) (connect.Interceptor, error) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -59,9 +61,9 @@ type client struct{ o ClientOptions }
 
 type keyOf struct{}
 
-// WithKey returns a context whose calls use key, 1 to 255 bytes of visible ASCII, instead
-// of one that the interceptor of NewClient makes. It is for callers that keep their keys
-// themselves, or derive them with stet.DeriveKey. Use one context for one operation.
+// WithKey returns a context whose calls use key, 1 to 255 bytes of visible ASCII, instead of a
+// random one. It is for callers that store their keys, or derive them with stet.DeriveKey. Use
+// one context for one operation.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOf{}, key)
 }
@@ -135,7 +137,7 @@ func (k *client) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	return next
 }
 
-// attempted is an error of an attempt that must be repeated, with what it says.
+// attempted is the error of an attempt that must be repeated.
 type attempted struct {
 	says *stet.Error
 	err  error
@@ -176,12 +178,12 @@ func verdictOf(err error, late bool) stetclient.Resolution {
 	v := stetclient.Resolution{After: retryAfter(e.Meta().Get("Retry-After"))}
 	said, refused := rpc.ReadStatus(statusOf(e))
 	v.After = max(v.After, said.After)
-	executed, worded := e.Meta()[http.CanonicalHeaderKey(rpc.ExecutedName)]
+	executed, has := e.Meta()[http.CanonicalHeaderKey(rpc.ExecutedName)]
 	replayed := e.Meta().Get(ReplayedHeader) == "true"
 	switch {
 	case refused:
 		v.Execution, v.Retry = said.Execution, said.Retryable && !replayed
-	case worded && len(executed) == 1:
+	case has && len(executed) == 1:
 		v.Execution = rpc.ParseExecution(executed[0])
 		v.Retry = !replayed && v.Execution == stet.NotExecuted && (e.Code() == connect.CodeUnavailable || said.After > 0)
 	case replayed:

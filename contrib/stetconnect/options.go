@@ -28,63 +28,64 @@ const (
 // Options configure an Interceptor. Scope is required; the zero value of every other
 // field stands for its default.
 type Options struct {
-	// Scope says whose key it is: a tenant, a principal, an API account, as authentication
-	// has established it. 1 to store.MaxScope bytes. "" refuses the call with
-	// permission_denied (scope-missing). An error that is a *connect.Error is returned as it
-	// is, any other is logged, and internal (scope-failed). None of it executes anything. For
-	// a service that has only one tenant there is SingleTenant.
+	// Scope returns the owner of the key: a tenant, a principal, an API account, as
+	// authentication has established it. 1 to store.MaxScope bytes. If it returns "", the call
+	// is refused with permission_denied (scope-missing). A *connect.Error is returned
+	// unchanged; any other error is logged, and the call gets internal (scope-failed). None of
+	// it executes anything. Use SingleTenant for a service with one tenant.
 	Scope func(context.Context, connect.AnyRequest) (string, error)
-	// Class names the policy, one of stet.Options.Classes. Default: "", the policy without
-	// a class.
+	// Class returns the name of a policy in stet.Options.Classes. Default "", the policy
+	// without a class.
 	Class func(context.Context, connect.AnyRequest) string
-	// Name says what the operation is, for people and verifiers (stet.Op.Name). It is
-	// stored in clear, and made to fit by store.LabelText. Default: the procedure.
+	// Name returns a name of the operation for people and verifiers (stet.Op.Name). It is
+	// stored unencrypted, and shortened by store.LabelText. Default: the procedure.
 	Name func(context.Context, connect.AnyRequest) string
-	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID: it is
+	// Ref returns the service's own reference (stet.Op.Ref), such as an order ID. It is
 	// stored, and shortened like Name. Default: none.
 	Ref func(context.Context, connect.AnyRequest) string
-	// Fingerprint digests what the call asks for: the same key with another fingerprint is
-	// a mismatch. Its error refuses the call with invalid_argument, and with its text.
-	// Default: the procedure and the message, in protobuf's deterministic form, so that
-	// binary and JSON requests, and those of package stetgrpc, match. That refuses messages
-	// with fields that this program does not know, and requests that are not protobuf.
+	// Fingerprint replaces the fingerprint of a call. Its error refuses the call with
+	// invalid_argument and its text. Default: the procedure and the message in protobuf's
+	// deterministic form, so that binary and JSON requests, and those of package stetgrpc,
+	// match. It refuses messages with fields that this program does not know, and requests
+	// that are not protobuf.
 	Fingerprint func(context.Context, connect.AnyRequest) (store.Fingerprint, error)
 
 	// Procedures are the protected unary procedures ("/acme.v1.Payments/Charge") or services
-	// ("acme.v1.Payments"). A call of another one passes without a key; with a key it is
-	// refused with failed_precondition (method-unprotected). Default: all, apart from those
-	// of Unprotected, and of gRPC's own services: health, reflection and channelz.
+	// ("acme.v1.Payments"). A call of another procedure passes without a key; with a key it is
+	// refused with failed_precondition (method-unprotected). Default: all, except Unprotected
+	// and gRPC's own services: health, reflection and channelz.
 	Procedures []string
-	// Unprotected are unary procedures and services, named as in Procedures, whose calls
-	// pass, with a key or without.
+	// Unprotected are unary procedures and services, named as in Procedures, whose calls pass
+	// with or without a key.
 	Unprotected []string
-	// Streams are the streaming procedures, by their full names, that pass unprotected, as
-	// a call of one cannot be replayed. Any other of a protected service is refused, at its
-	// first call, or by New, see Services. A streaming call with a key is always refused.
+	// Streams are the streaming procedures, by their full names, that pass unprotected,
+	// because a stream cannot be replayed. Other streaming procedures of a protected service
+	// are refused at their first call, or by New, see Services. A streaming call with a key is
+	// always refused.
 	Streams []string
-	// Services are descriptors of the services that the handlers are of: New then refuses a
-	// streaming method that Streams does not name, and a name that is in none of them.
+	// Services are descriptors of the handlers' services. New then refuses a streaming method
+	// that Streams does not name, and a name that is in none of them.
 	Services []protoreflect.ServiceDescriptor
 	// Optional passes calls without a key to the handler, unprotected. By default they are
-	// refused with invalid_argument (key-missing), unless their schema declares that they
-	// have no side effects (idempotency_level = NO_SIDE_EFFECTS, as calls by GET have it).
-	// With a key these are protected like the others.
+	// refused with invalid_argument (key-missing), unless their schema declares that they have
+	// no side effects (idempotency_level = NO_SIDE_EFFECTS, as for calls by GET). With a key
+	// these are protected too.
 	Optional bool
 
-	// NotExecuted says of an error of a handler that nothing was executed: it is passed on
-	// but not stored, and a retry runs again. Default: the function NotExecuted.
+	// NotExecuted reports that an error of a handler says "nothing was executed". It is
+	// returned but not stored, and a retry runs again. Default: the function NotExecuted.
 	NotExecuted func(*connect.Error) bool
-	// Wait is how long a duplicate of a call in flight waits for its outcome, before it is
-	// refused with aborted (in-flight); nine tenths of what is left of the call's deadline,
-	// if that is less. At most store.MaxWait. Default: as the policy says.
+	// Wait is how long a duplicate of a running call waits for its outcome, before it is
+	// refused with aborted (in-flight); at most nine tenths of the call's remaining time. At
+	// most store.MaxWait. Default: that of the policy.
 	Wait time.Duration
-	// RetryAfter is when to ask again, said where asking again will tell more, if nothing
-	// is known that takes longer. Default 1 s; at most 24 h.
+	// RetryAfter is the delay for retries of refusals that a later call may not get, unless
+	// more is known. Default 1 s; at most 24 h.
 	RetryAfter time.Duration
-	// ProblemBase is what the types of problems begin with, an absolute URL; the name of
-	// the problem follows. Default DefaultProblemBase.
+	// ProblemBase is the prefix of problem types, an absolute URL; the name of the problem
+	// follows. Default DefaultProblemBase.
 	ProblemBase string
-	// ErrorLog gets what goes wrong; never a key or a message. Default slog.Default().
+	// ErrorLog receives errors, never keys or messages. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

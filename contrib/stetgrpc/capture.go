@@ -59,8 +59,8 @@ func said(md metadata.MD) metadata.MD {
 	return md
 }
 
-// close ends it, and returns what was set: what the handler has left behind can set
-// nothing any more.
+// close ends the capture and returns its metadata. Goroutines that the handler left behind can
+// set nothing any more.
 func (c *capture) close() (header, trailer metadata.MD) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,18 +31,17 @@ type ClientOptions struct {
 	Methods []string
 }
 
-// ClientInterceptor returns an interceptor that gives each call a key, the same for all of
-// its attempts, and retries it where that can help: when no server was reached or it broke
-// off (UNAVAILABLE), when an attempt took longer than Policy.AttemptTimeout, when the
-// first call is in flight, when nothing was executed, and when it is unknown what became
-// of the operation and the server says when to ask again. What stands is not asked for
-// again. The server must honour keys: by the package's Interceptor, stetconnect, or as it
-// documents.
+// ClientInterceptor returns an interceptor that gives each call a key, the same for all of its
+// attempts. It retries if no server was reached or the server broke off (UNAVAILABLE), if an
+// attempt took longer than Policy.AttemptTimeout, if the first call is in flight, if nothing
+// was executed, and if the outcome is unknown and the server says when to retry. A stored
+// outcome is not requested again. The server must honour keys: by this package's Interceptor,
+// by stetconnect, or as it documents.
 //
-// The key is that of WithKey, or of the outgoing metadata idempotency-key, else a new one.
-// The error has the status of the last attempt, and ExecutionOf answers for all of them;
-// stet.KindOf tells refusals apart, and is stet.KindFailed for an outcome.
-// Streaming calls pass as they are. Wrong options are errors of kind stet.KindInvalid.
+// The key is that of WithKey, or of the outgoing metadata idempotency-key, or a new one. The
+// error has the status of the last attempt, and ExecutionOf describes all of them. stet.KindOf
+// distinguishes refusals, and is stet.KindFailed for an outcome. Streaming calls pass
+// unchanged. Wrong options are errors of kind stet.KindInvalid.
 func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 	for _, name := range o.Methods {
 		if !isMethod(name) && !isService(name) {
@@ -100,8 +99,8 @@ func keyed(ctx context.Context) (context.Context, error) {
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// judge says of an attempt's error, for stetclient.Retry, what it did and whether there
-// must be another. late says that the attempt's context ended, or its deadline passed.
+// judge returns, for stetclient.Retry, the execution of a failed attempt, and whether to try
+// again. late says that the attempt's context ended, or its deadline passed.
 func judge(late bool, err error, trailer metadata.MD) error {
 	if err == nil {
 		return nil
@@ -109,7 +108,7 @@ func judge(late bool, err error, trailer metadata.MD) error {
 	st := status.Convert(err)
 	said, ok := rpc.ReadStatus(st.Proto())
 	retry := said.Retryable
-	if own := trailer.Get(ExecutionMetadata); len(own) == 1 || !ok { // else what it says is of the call
+	if own := trailer.Get(ExecutionMetadata); len(own) == 1 || !ok { // else it describes the call
 		said.Execution = rpc.ParseExecution(strings.Join(own, ","))
 		switch st.Code() {
 		case codes.Unavailable:

@@ -25,9 +25,9 @@ const KeyMetadata = rpc.KeyName
 // of a success, of the trailer of a failure.
 const ReplayedMetadata = rpc.ReplayedName
 
-// ExecutionMetadata is the name of the trailing metadata that says of a handler's own
-// failure whether the operation was executed, in the words of stet.Execution. What the
-// interceptor itself says has it in an ErrorInfo.
+// ExecutionMetadata is the trailing metadata of a handler's own failure: whether the operation
+// was executed, as the text of a stet.Execution. The interceptor's own errors have it in an
+// ErrorInfo.
 const ExecutionMetadata = rpc.ExecutedName
 
 // maxRetryAfter bounds Options.RetryAfter.
@@ -42,60 +42,58 @@ type Call struct {
 // Options configure an Interceptor. Scope is required; the zero value of every other
 // field stands for its default.
 type Options struct {
-	// Scope says whose key it is: a tenant, a principal, an API account, as
-	// authentication has established it, by an interceptor before this one for example. 1
-	// to store.MaxScope bytes. "" refuses the call with PERMISSION_DENIED
-	// (SCOPE_MISSING). An error that is a gRPC status is returned unchanged, any other is
-	// logged, and INTERNAL (SCOPE_FAILED). None of it executes anything. For a service
-	// that has only one tenant there is SingleTenant.
+	// Scope returns the owner of the key: a tenant, a principal, an API account, as
+	// authentication has established it, for example by an earlier interceptor. 1 to
+	// store.MaxScope bytes. If it returns "", the call is refused with PERMISSION_DENIED
+	// (SCOPE_MISSING). An error that is a gRPC status is returned unchanged; any other is
+	// logged, and the call gets INTERNAL (SCOPE_FAILED). None of it executes anything. Use
+	// SingleTenant for a service with one tenant.
 	Scope func(context.Context, *Call) (string, error)
-	// Class names the policy, one of stet.Options.Classes. Default: "", the policy
+	// Class returns the name of a policy in stet.Options.Classes. Default "", the policy
 	// without a class.
 	Class func(context.Context, *Call) string
-	// Name says what the operation is, for people and verifiers (stet.Op.Name). It is
-	// stored in clear. Default: the full method.
+	// Name returns a name of the operation for people and verifiers (stet.Op.Name). It is
+	// stored unencrypted. Default: the full method.
 	Name func(context.Context, *Call) string
-	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID.
-	// Default: none.
+	// Ref returns the service's own reference (stet.Op.Ref), such as an order ID. Default:
+	// none.
 	Ref func(context.Context, *Call) string
-	// Fingerprint digests what a call asks for: the same key with another fingerprint is
-	// refused. Make it like that of another adapter where both are to share operations. An
-	// error refuses the call with INVALID_ARGUMENT. Default: the digest of the full method
-	// and the request, marshalled deterministically. A request that has no such bytes is
-	// refused: one that is no message of Protocol Buffers, and one with fields that the
-	// server does not know, as another version of it may see them in another order.
+	// Fingerprint replaces the fingerprint of a call. Use the same function in another adapter
+	// that shares its operations. An error refuses the call with INVALID_ARGUMENT. Default:
+	// the digest of the full method and the request in deterministic form. It refuses requests
+	// that are no protocol buffers, and requests with fields that the server does not know,
+	// because another version of it may order them differently.
 	Fingerprint func(context.Context, *Call) (store.Fingerprint, error)
 
-	// Methods are the protected unary methods: full methods ("/shop.v1.Payments/Charge")
-	// or services ("shop.v1.Payments"). A call of another one passes without a key; with
-	// a key it is refused with FAILED_PRECONDITION (METHOD_UNPROTECTED). Default: all,
-	// apart from those of Unprotected, and of gRPC's own services: health, reflection and
-	// channelz.
+	// Methods are the protected unary methods: full methods ("/shop.v1.Payments/Charge") or
+	// services ("shop.v1.Payments"). A call of another method passes without a key; with a key
+	// it is refused with FAILED_PRECONDITION (METHOD_UNPROTECTED). Default: all, except
+	// Unprotected and gRPC's own services: health, reflection and channelz.
 	Methods []string
-	// Unprotected are unary methods and services, named as in Methods, whose calls pass,
-	// with a key or without.
+	// Unprotected are unary methods and services, named as in Methods, whose calls pass with
+	// or without a key.
 	Unprotected []string
-	// Streams are the streaming methods, by their full names, that pass unprotected, as
-	// a call of one cannot be replayed. Check and Stream refuse any other of a protected
-	// service. A streaming call with a key is always refused.
+	// Streams are the streaming methods, by their full names, that pass unprotected, because a
+	// stream cannot be replayed. Check and Stream refuse other streaming methods of a
+	// protected service. A streaming call with a key is always refused.
 	Streams []string
-	// Optional passes calls without a key to the handler, unprotected. By default they
-	// are refused with INVALID_ARGUMENT (KEY_MISSING).
+	// Optional passes calls without a key to the handler, unprotected. By default they are
+	// refused with INVALID_ARGUMENT (KEY_MISSING).
 	Optional bool
 
-	// Wait is how long a duplicate of a call in flight waits for its outcome, before it
-	// is refused with ABORTED (IN_FLIGHT); nine tenths of what is left of the call's
-	// deadline, if that is less. At most store.MaxWait. Default: as the policy says.
+	// Wait is how long a duplicate of a running call waits for its outcome, before it is
+	// refused with ABORTED (IN_FLIGHT); at most nine tenths of the call's remaining time. At
+	// most store.MaxWait. Default: that of the policy.
 	Wait time.Duration
-	// NotExecuted says of a status that the handler returns, other than OK, that nothing
-	// was executed: it is passed on but not stored, and a retry runs again. Any other one
-	// is an outcome, which every retry gets; in a transaction it is rolled back. Default:
-	// the function NotExecuted.
+	// NotExecuted reports that a status of the handler, other than OK, says "nothing was
+	// executed". It is returned but not stored, and a retry runs again. Any other status is an
+	// outcome, which every retry gets; in a transaction it is rolled back. Default: the
+	// function NotExecuted.
 	NotExecuted func(*status.Status) bool
-	// RetryAfter is what RetryInfo says where asking again will tell more, if nothing is
-	// known that takes longer. Default 1 s; at most 24 h.
+	// RetryAfter is the RetryInfo of refusals that a later call may not get, unless more is
+	// known. Default 1 s; at most 24 h.
 	RetryAfter time.Duration
-	// ErrorLog gets what goes wrong; never a key or a message. Default slog.Default().
+	// ErrorLog receives errors, never keys or messages. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

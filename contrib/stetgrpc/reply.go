@@ -49,8 +49,8 @@ func (c *call) answer(e rpc.End, live proto.Message, replayed bool) (any, error)
 	return c.send(e, live)
 }
 
-// send answers with an end. Metadata that cannot be sent is told to the log, unless the
-// client has left.
+// send responds with an end. Metadata that cannot be sent is logged, unless the client has
+// left.
 func (c *call) send(e rpc.End, resp any) (any, error) {
 	c.setMetadata(c.ctx, e)
 	if !e.OK() {
@@ -87,8 +87,8 @@ func (c *call) typed(e rpc.End) proto.Message {
 	return m
 }
 
-// exact is a message that is marshalled to the stored bytes: in its type where that is
-// so, else as the unknown fields of one that has no others.
+// exact is a message that marshals to the stored bytes: in its type if that is possible,
+// otherwise as unknown fields.
 func (c *call) exact(e rpc.End) proto.Message {
 	if m := c.typed(e); m != nil && !c.hasMap(m.ProtoReflect().Descriptor()) {
 		if b, err := proto.Marshal(m); err == nil && bytes.Equal(b, e.Message) {

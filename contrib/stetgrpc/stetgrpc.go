@@ -76,9 +76,9 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// ServerOptions returns both interceptors, Unary and Stream, as options of
-// grpc.NewServer, behind those that were chained before: authentication, which Scope
-// needs, belongs there.
+// ServerOptions returns both interceptors, Unary and Stream, as options of grpc.NewServer,
+// after interceptors that were chained before. Chain authentication, which Scope needs, before
+// them.
 func (i *Interceptor) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.Unary()), grpc.ChainStreamInterceptor(i.Stream())}
 }

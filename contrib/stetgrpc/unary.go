@@ -231,8 +231,7 @@ func (c *call) undone(st *status.Status) bool {
 	return c.o.NotExecuted(st)
 }
 
-// marshal puts the response into an end. An error is one that the handler should not
-// have caused, but the effect has happened.
+// marshal puts the response into an end. If it fails, the effect has happened.
 func (c *call) marshal(end *rpc.End) error {
 	m := message(c.resp)
 	if m == nil {
@@ -247,8 +246,8 @@ func (c *call) marshal(end *rpc.End) error {
 	return nil
 }
 
-// statusOf is the status of an error that a handler returned, as grpc.Server makes it. A
-// mark of package stet around one leaves it unchanged.
+// statusOf is the status of an error of a handler, as grpc.Server makes it. A mark of package
+// stet does not change it.
 func statusOf(err error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &own) && own.(error).Error() == err.Error() && own.GRPCStatus().Code() != codes.OK {
@@ -263,7 +262,7 @@ func statusOf(err error) *status.Status {
 // first answers with the outcome that was stored just now.
 func (c *call) first(out stet.Outcome) (any, error) {
 	e := rpc.Read(out, false, nil)
-	e.Header = c.header // with what is not stored
+	e.Header = c.header // with fields that are not stored
 	return c.answer(e, message(c.resp), false)
 }
 

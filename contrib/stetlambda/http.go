@@ -21,27 +21,28 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 )
 
-// MaxBody is the greatest body of a response, in bytes as it is sent (binary content takes a
-// third more, as base64): what Lambda takes of 6 MB, less room for the header.
+// MaxBody is the limit of a response body, in sent bytes (binary content takes a third more,
+// as base64): the 6 MB of Lambda, less room for the header.
 const MaxBody = 6<<20 - 64<<10
 
 // HTTPHandler is what lambda.Start takes.
 type HTTPHandler = func(context.Context, events.APIGatewayV2HTTPRequest) (events.APIGatewayV2HTTPResponse, error)
 
-// HTTP returns the function of a Lambda behind an HTTP API of API Gateway (payload format
-// 2.0) or a function URL, which has the same format. h is any handler: a router whose
-// routes have a stethttp.Middleware.
+// HTTP returns the function of a Lambda behind an HTTP API of API Gateway (payload format 2.0)
+// or a function URL, which has the same format. h is any handler: a router whose routes have a
+// stethttp.Middleware.
 //
 // API Gateway joins fields of one name with commas, so two Idempotency-Keys arrive as one
-// field; stethttp refuses that. It gives an answer up after 30 s at most, with 503 or 504; the
-// function continues, and a retry with the same key gets its outcome. Let stet.Policy.RunTimeout
-// be shorter than the function's own timeout, at which Lambda ends the process.
+// field; stethttp refuses that. It stops waiting after 30 s at most, with 503 or 504. The
+// function continues, and a retry with the same key gets its outcome. stet.Policy.RunTimeout
+// must be shorter than the function's own timeout, at which Lambda ends the process.
 //
 // A response is sent as base64 if it is not UTF-8 or has a Content-Encoding. Set-Cookie
-// becomes cookies; other fields of one name are joined. A response larger than MaxBody, is answered with 500, and logged. A panic of h is logged, and is an
-// error of the invocation: 502 or 500 for the client.
+// becomes cookies; other fields of one name are joined. A response larger than MaxBody becomes
+// a 500, and is logged. A panic of h is logged, and is an error of the invocation: 502 or 500
+// for the client.
 //
-// A request of another format (a REST API's) is an error of the invocation.
+// A request of another format (of a REST API) is an error of the invocation.
 func HTTP(h http.Handler) HTTPHandler {
 	return func(ctx context.Context, e events.APIGatewayV2HTTPRequest) (out events.APIGatewayV2HTTPResponse, err error) {
 		r, err := request(ctx, &e)
@@ -138,7 +139,7 @@ type response struct {
 	final  http.Header // as it was when the status was written
 	status int         // 0 until then
 	body   bytes.Buffer
-	size   int64 // of what was written
+	size   int64 // written bytes
 	done   bool  // the handler has returned
 }
 
@@ -194,15 +195,15 @@ func (w *response) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
-// Flush implements http.Flusher: what is flushed is sent with the rest, when the handler
-// has returned.
+// Flush implements http.Flusher. Flushed parts are sent with the rest, when the handler has
+// returned.
 func (w *response) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.writeHeader(http.StatusOK)
 }
 
-// end refuses what is written from now on.
+// end refuses later writes.
 func (w *response) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

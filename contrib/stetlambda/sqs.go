@@ -22,17 +22,17 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// Failures says how a function tells Lambda which messages must be delivered again.
+// Failures selects how a function reports messages to deliver again.
 type Failures uint8
 
 const (
-	// BatchItemFailures: by their IDs. The event source mapping must have
-	// ReportBatchItemFailures in its FunctionResponseTypes. If it has not, Lambda ignores the
-	// IDs and deletes all messages of the batch, those that were not handled, too.
+	// BatchItemFailures reports their IDs. The event source mapping must have
+	// ReportBatchItemFailures in its FunctionResponseTypes. Otherwise Lambda ignores the IDs
+	// and deletes all messages of the batch, also those that were not handled.
 	BatchItemFailures Failures = iota + 1
-	// WholeBatch: by an error, so that all messages of the batch come again. Those that were
-	// handled are not run again. It needs no setting, but each of them counts as received
-	// again, and one that fails for good takes the others with it to the dead-letter queue.
+	// WholeBatch reports an error, so that all messages of the batch are delivered again. Handled
+	// messages do not run again. It needs no setting, but each message counts as received again,
+	// and a message that always fails takes the others with it to the dead-letter queue.
 	WholeBatch
 )
 
@@ -43,36 +43,37 @@ const MaxReserve = 3 * time.Second
 // are required.
 type SQSOptions struct {
 	stetmsg.Options[events.SQSMessage]
-	// Failures says how messages that are to come again are told. It must fit the event
+	// Failures selects how messages to deliver again are reported. It must match the event
 	// source mapping.
 	Failures Failures
-	// DeadLetter, if set, puts a message aside for people to look at: it sends it to another
-	// queue, for instance. It returns nil only if the message is durable there. Without it, a
-	// dead letter is told as one that is to come again, is not run again, and goes where the
-	// queue's redrive policy says after maxReceiveCount deliveries.
+	// DeadLetter, if set, stores a message for people, for example in another queue. It
+	// returns nil only if the message is durable there. Without it, a dead letter is reported
+	// as a message to deliver again, does not run again, and follows the redrive policy of the
+	// queue after maxReceiveCount deliveries.
 	DeadLetter func(ctx context.Context, m events.SQSMessage, why stetmsg.Decision) error
 	// Reserve is the time before the function's timeout at which the contexts of handlers
 	// end, so that outcomes can be stored and the function returns. Default: a fifth of
 	// the time that an invocation has, at most MaxReserve.
 	Reserve time.Duration
-	// RunTime is how long a run takes: none is begun that has less time left until then. What
-	// is not begun is told as a failure. Default: Reserve.
+	// RunTime is how long a run takes: no run begins with less time left. Messages that do not
+	// begin are reported as failures. Default: Reserve.
 	RunTime time.Duration
 }
 
 // SQSHandler is what lambda.Start takes.
 type SQSHandler = func(context.Context, events.SQSEvent) (events.SQSEventResponse, error)
 
-// SQS returns the function of a Lambda that gets batches of messages from SQS, for a
-// handler whose effects are outside of the engine's store: see stetmsg.New, whose decisions
-// it follows. Up to Options.Concurrency messages are handled at a time; those of a group of
-// a FIFO queue one after the other, and those behind one that has to come again are not
-// begun, and come again with it.
+// SQS returns the function of a Lambda that gets batches of messages from SQS, for a handler
+// whose effects are outside of the engine's store. Its decisions are those of stetmsg.New. Up
+// to Options.Concurrency messages are handled at a time. Messages of a group of a FIFO queue
+// are handled one after the other; behind a message that must be delivered again none begins,
+// and they are delivered again with it.
 //
 // The handler's context ends before the function's time does (SQSOptions.Reserve). If the
 // handler then returns the context's error, its outcome is unknown, unless it has declared
-// stet.NotExecuted, or marked the error as stet.Retryable or stet.Permanent. SQS waits for handlers that do not return: Lambda ends the process at the
-// timeout, and as nothing is left running, nothing continues in a later invocation.
+// stet.NotExecuted, or marked the error as stet.Retryable or stet.Permanent. SQS waits for
+// handlers that do not return: Lambda ends the process at the timeout, so nothing continues in
+// a later invocation.
 //
 // Wrong options are errors of kind stet.KindInvalid.
 func SQS(engine *stet.Engine, o SQSOptions, handle func(ctx context.Context, m events.SQSMessage) (result []byte, err error)) (SQSHandler, error) {

@@ -99,7 +99,7 @@ func (c *call) name(ctx context.Context, r Rule, value any, keyed bool) *mcpcall
 	}
 	c.op = stet.Op{Scope: scope, Key: key, Class: r.Class, Name: store.LabelText(params.Name), Wait: c.p.o.Wait}
 	if c.op.Fingerprint, err = c.fingerprint(args); err != nil {
-		c.p.log().ErrorContext(ctx, "stetmcp: calls could not be told apart; nothing was executed", slog.String("tool", c.op.Name), slog.Any("error", err))
+		c.p.log().ErrorContext(ctx, "stetmcp: calls could not be distinguished; nothing was executed", slog.String("tool", c.op.Name), slog.Any("error", err))
 		return refuse(c.words.Misconfigured())
 	}
 	return nil
@@ -198,7 +198,7 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 	if err == nil {
 		return c.answer()
 	}
-	if own, ok := err.(*stet.Error); !ok || own.Kind != stet.KindRetryable { //nolint:errorlint // what is joined to it was not stored
+	if own, ok := err.(*stet.Error); !ok || own.Kind != stet.KindRetryable { //nolint:errorlint // a joined error was not stored
 		c.p.log().ErrorContext(ctx, "stetmcp: a run was not settled", slog.String("id", run.ID().String()), slog.String("tool", c.op.Name), slog.Any("error", err))
 	}
 	return c.undone(ctx, err)

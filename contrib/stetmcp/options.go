@@ -32,18 +32,17 @@ type Rule struct {
 	Unprotected bool
 	// Optional lets calls without a key through; their results say so in their _meta.
 	Optional bool
-	// Window, if set, protects calls without a key: calls of the tool with the same
-	// arguments in the same session are one operation until Window after that has ended,
-	// on the store's clock. Where sessions have no ID, over standard input and output and
-	// on stateless servers, all calls of a scope are of one session. A call with a key is told
-	// apart by that, and remembered for as long.
+	// Window, if set, protects calls without a key: calls of the tool with the same arguments
+	// in the same session are one operation until Window after its end, on the store's clock.
+	// If sessions have no ID (over standard input and output, and on stateless servers), all
+	// calls of a scope are one session. A call with a key is distinguished by its key, and
+	// remembered for the same time.
 	//
-	// Two calls in a window that are meant to be two are one: the second gets the first
-	// one's result, and has no effect. So it is for tools of which nobody wants that: use it
-	// for "send this report to Ann", not for "add one to the basket".
+	// Two calls in a window are one: the second gets the result of the first, and has no
+	// effect. Use it for "send this report to Ann", not for "add one to the basket".
 	//
-	// The operations must be forgotten after the window, no earlier and no later, so the
-	// Class must have it for its store.Retention, Result and Tombstone.
+	// The operations must be deleted exactly after the window, so the store.Retention of the
+	// Class must have it as Result and Tombstone.
 	Window time.Duration
 	// Class selects a policy of stet.Options.Classes. Default "", which is stet.Options.Policy.
 	Class string
@@ -57,7 +56,7 @@ type Options struct {
 	Scope func(context.Context, *mcp.CallToolRequest) (string, error)
 	// Tools has the rules of tools, by name.
 	Tools map[string]Rule
-	// Default is the rule of all other tools, but for those that are read-only.
+	// Default is the rule of all other tools, except read-only ones.
 	Default Rule
 	// KeyName is the member of _meta that has the key. Default DefaultKeyName. A host may
 	// have one of its own that names a call: "claudecode/toolUseId", for one.
@@ -69,7 +68,7 @@ type Options struct {
 	// operations with another adapter, such as an HTTP handler. Default: the tool, and its arguments
 	// in canonical form. The zero Fingerprint, and a panic, refuse the call.
 	Fingerprint func(*mcp.CallToolRequest) store.Fingerprint
-	// ErrorLog is where failures are logged that callers are not told of. Default slog.Default().
+	// ErrorLog receives failures that callers do not see. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 

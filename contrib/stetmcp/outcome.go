@@ -81,7 +81,7 @@ func errorOutcome(e *jsonrpc.Error) (stet.Outcome, error) {
 
 // wire returns an error as the SDK sends it.
 func wire(err error) *jsonrpc.Error {
-	if own, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // as the SDK does: what is around adds words
+	if own, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // as the SDK does: wrapping adds text
 		return own
 	}
 	inner, ok := errors.AsType[*jsonrpc.Error](err)

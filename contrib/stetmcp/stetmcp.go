@@ -117,11 +117,12 @@ func AddToolTx[In, Out, T any](server *mcp.Server, p *TxProtector[T], tool *mcp.
 //
 //	server.AddReceivingMiddleware(p.Middleware())
 //
-// It answers tools/call, and words what tools/list says of the tools: IdempotentHint is true
-// of a tool with a Window, its description names the window, and _meta says how its calls are
-// told apart. All other methods pass. What is added to the server later is around it, and may
-// run for each retry. It refuses everything where it is the middleware of a client. It panics, with
-// what to do, in AddSendingMiddleware of a server, which no call of a tool passes.
+// It handles tools/call, and changes the description of tools in tools/list: a tool with a
+// Window has IdempotentHint true and a description of the window, and _meta says how its calls
+// are distinguished. All other methods pass. Middleware that is added to the server later is
+// around it, and may run for each retry. As the middleware of a client it refuses everything.
+// In AddSendingMiddleware of a server, which no call of a tool passes, it panics with
+// instructions.
 func (p *Protector) Middleware() mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		if sends() {
@@ -142,8 +143,8 @@ func (p *Protector) Middleware() mcp.Middleware {
 	}
 }
 
-// sends reports whether a middleware is being added to what a server sends. The SDK tells
-// middlewares nothing of that, and one that is there is asked about nothing that a client calls.
+// sends reports whether a middleware is being added to the sending side of a server. The SDK
+// does not tell middlewares, and calls of clients never reach one that is added there.
 func sends() bool {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
