@@ -88,7 +88,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.equal((await post(url, { key })).status, 201);
     fail();
     await new Promise(setImmediate);
-    assert.match(logged.join(), /failed after its outcome was committed, which stands.*too late/);
+    assert.match(logged.join(), /failed after its outcome was committed; the outcome is unchanged.*too late/);
     assert.equal((await post(url, { key })).headers['idempotent-replayed'][0], 'true');
   });
 

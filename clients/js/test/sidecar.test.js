@@ -165,7 +165,7 @@ for (const framework of frameworks) {
       let got = await post(url, { key });
       assert.ok(wire.wasCut());
       assert.equal(got.status, way === 'after' ? 201 : 503, got.text);
-      assert.match(service.logged.join(), /a COMMIT was not answered; the sidecar/);
+      assert.match(service.logged.join(), /a COMMIT was not acknowledged; the sidecar/);
       while (['in-flight', 'not-executed'].includes(got.type)) got = await post(url, { key });
       assert.deepEqual([got.status, await charges(key)], [201, 1], got.text);
     }
