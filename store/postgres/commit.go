@@ -214,11 +214,11 @@ func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c store.Claim, out stor
 	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // the outcome would be committed by itself
 		return intact(ctx, tx)
 	}
-	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, pgx.ErrNoRows, pgxQuery(ctx, tx))
+	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, pgxQuery(ctx, tx))
 }
 
-// settleIn settles through a driver that says by none that there is no row.
-func (s *Store) settleIn(ctx context.Context, e *ending, none error, query queryRow) error {
+// settleIn settles in a transaction.
+func (s *Store) settleIn(ctx context.Context, e *ending, q txQuery) error {
 	if !e.out.State.Settled() {
 		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
 	}
@@ -227,11 +227,11 @@ func (s *Store) settleIn(ctx context.Context, e *ending, none error, query query
 	}
 	var id []byte
 	var ignored bool
-	err := query(s.sql.endOne, args(ended, &write{end: e})...).Scan(&id, &ignored)
-	if !errors.Is(err, none) {
+	err := q.row(s.sql.endOne, args(ended, &write{end: e})...).Scan(&id, &ignored)
+	if !errors.Is(err, q.noRows) {
 		return explain("settle (roll back)", err)
 	}
-	r, err := scanRow(query(s.sql.load, e.claim.ID[:]), none)
+	r, err := scanRow(q.row(s.sql.load, e.claim.ID[:]), q.noRows)
 	if err == nil {
 		err = e.unsettled(r)
 	}

@@ -29,7 +29,7 @@ type SQLTx interface {
 // writes out unchanged: for a run of an engine, which marks its results, give
 // stet.WithTx what OverSQL returns.
 func (s *Store) SettleSQL(ctx context.Context, tx Querier, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, sql.ErrNoRows, sqlQuery(ctx, tx))
+	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, sqlQuery(ctx, tx))
 }
 
 // SQLStore is a Store whose transactions are those of database/sql, or of a

@@ -153,7 +153,7 @@ func (t *transaction) readFirst(ctx context.Context) (store.Record, error) {
 
 // admit decides about a transaction that has found r; it may be nil. If it grants nothing, the
 // transaction is over: end ends it, unless its caller does.
-func (t *transaction) admit(ctx context.Context, r *row, query queryRow, end func(wait bool)) (rec store.Record, granted bool, err error) {
+func (t *transaction) admit(ctx context.Context, r *row, q txQuery, end func(wait bool)) (rec store.Record, granted bool, err error) {
 	rec, next, err := onClaim(t.req, r)
 	found := 0
 	if rec.State.Settled() {
@@ -177,7 +177,7 @@ func (t *transaction) admit(ctx context.Context, r *row, query queryRow, end fun
 		end(false)
 		return rec, false, t.s.ensureReplicated(ctx, r, t.req.Owner)
 	case t.fence <= 0:
-		if rec, err = t.busy(ctx, query); err == nil || errors.Is(err, store.ErrMismatch) {
+		if rec, err = t.busy(ctx, q); err == nil || errors.Is(err, store.ErrMismatch) {
 			end(false)
 		}
 		return rec, false, err
@@ -221,13 +221,13 @@ func (t *transaction) granted() (rec store.Record, granted bool, err error) {
 }
 
 // busy answers for a key that another transaction runs.
-func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, error) {
+func (t *transaction) busy(ctx context.Context, q txQuery) (store.Record, error) {
 	rec := store.Record{ID: t.req.ID, Scope: t.req.Scope, State: store.Running, Fingerprint: t.req.Fingerprint, InTx: true}
 	if t.fence == 0 {
 		return rec, nil
 	}
 	var differs bool
-	err := query(t.s.sql.rival, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&differs)
+	err := q.row(t.s.sql.rival, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&differs)
 	if err != nil {
 		return rec, err
 	}

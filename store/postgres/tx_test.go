@@ -420,7 +420,7 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1::bigint), pg_advisory_xact_lock($2::integer, $3::integer)", held.key, held.id, held.finger); err != nil {
 		t.Fatal(err)
 	}
-	query := func(st *statement, args ...any) scanner { return s.Pool().QueryRow(t.Context(), st.sql, args...) }
+	query := txQuery{func(st *statement, args ...any) scanner { return s.Pool().QueryRow(t.Context(), st.sql, args...) }, pgx.ErrNoRows}
 	late := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), fence: -1} // its statement saw no record, and the lock taken
 	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result.Body) != "x" {
 		t.Errorf("%+v, %v", rec, err)

@@ -21,28 +21,31 @@ var (
 // caller's, which may be a savepoint. Keep that short: until it has ended, who claims
 // or accepts the same key waits for it. Other keys do not.
 func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
-	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, pgx.ErrNoRows, pgxQuery(ctx, tx))
+	return s.acceptIn(ctx, pgxQuery(ctx, tx), write{req: &req, job: newJob(work, after)})
 }
 
 // SaveTx implements store.WorkTxStore. Until the transaction has ended the record is
 // locked, unchanged by SettleTx.
 func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
-	return s.saveIn(ctx, c, notes, repeatable, pgx.ErrNoRows, pgxQuery(ctx, tx))
+	return s.saveIn(ctx, pgxQuery(ctx, tx), c, notes, repeatable)
 }
 
-// queryRow executes a statement in a transaction, of whatever library.
-type queryRow func(st *statement, args ...any) scanner
-
-func pgxQuery(ctx context.Context, tx pgx.Tx) queryRow {
-	return func(st *statement, args ...any) scanner { return tx.QueryRow(ctx, st.sql, args...) }
+// txQuery executes statements in a transaction of either library.
+type txQuery struct {
+	row    func(st *statement, args ...any) scanner
+	noRows error // the library's error if there is no row
 }
 
-func sqlQuery(ctx context.Context, tx Querier) queryRow {
-	return func(st *statement, args ...any) scanner { return tx.QueryRowContext(ctx, st.sql, args...) }
+func pgxQuery(ctx context.Context, tx pgx.Tx) txQuery {
+	return txQuery{func(st *statement, args ...any) scanner { return tx.QueryRow(ctx, st.sql, args...) }, pgx.ErrNoRows}
 }
 
-// acceptIn accepts through a driver that says by none that there is no row.
-func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (store.Record, error) {
+func sqlQuery(ctx context.Context, tx Querier) txQuery {
+	return txQuery{func(st *statement, args ...any) scanner { return tx.QueryRowContext(ctx, st.sql, args...) }, sql.ErrNoRows}
+}
+
+// acceptIn accepts in a transaction.
+func (s *Store) acceptIn(ctx context.Context, q txQuery, w write) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
@@ -52,17 +55,17 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 		var id []byte
 		var fence int64
 		var at time.Time
-		err := none
+		err := q.noRows
 		if s.durability.refusal() == nil {
-			err = query(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
+			err = q.row(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
 		}
 		if err == nil {
 			return w.granted(fence, at), nil
 		}
-		if !errors.Is(err, none) {
+		if !errors.Is(err, q.noRows) {
 			return fail(err)
 		}
-		r, err := scanRow(query(s.sql.load, req.ID[:]), none)
+		r, err := scanRow(q.row(s.sql.load, req.ID[:]), q.noRows)
 		if err != nil {
 			return fail(err)
 		}
@@ -83,7 +86,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 			}
 		case stepRegrant:
 			w.was = r.Fence
-			now, err := scanRow(query(s.sql.reaccept, args(with(accepted, was), &w)...), none)
+			now, err := scanRow(q.row(s.sql.reaccept, args(with(accepted, was), &w)...), q.noRows)
 			if err != nil {
 				return fail(err)
 			}
@@ -95,14 +98,14 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 	return fail(errContended)
 }
 
-// saveIn saves through a driver that says by none that there is no row.
-func (s *Store) saveIn(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool, none error, query queryRow) error {
+// saveIn saves in a transaction.
+func (s *Store) saveIn(ctx context.Context, q txQuery, c store.Claim, notes store.Notes, repeatable bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var saved bool
-	err := query(s.sql.save, c.ID[:], c.Fence, notes.Marshal(), repeatable).Scan(&saved)
-	if errors.Is(err, none) {
+	err := q.row(s.sql.save, c.ID[:], c.Fence, notes.Marshal(), repeatable).Scan(&saved)
+	if errors.Is(err, q.noRows) {
 		return store.ErrFenced
 	}
 	return explain("save (roll back)", err)
@@ -160,10 +163,10 @@ func (s *SQLStore[Tx]) suits(ctx context.Context, tx Querier) (replicates bool, 
 
 // AcceptTx is Store.AcceptTx.
 func (s *SQLStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
-	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, sql.ErrNoRows, sqlQuery(ctx, tx))
+	return s.acceptIn(ctx, sqlQuery(ctx, tx), write{req: &req, job: newJob(work, after)})
 }
 
 // SaveTx is Store.SaveTx.
 func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes store.Notes, repeatable bool) error {
-	return s.saveIn(ctx, c, notes, repeatable, sql.ErrNoRows, sqlQuery(ctx, tx))
+	return s.saveIn(ctx, sqlQuery(ctx, tx), c, notes, repeatable)
 }

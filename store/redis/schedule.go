@@ -85,36 +85,44 @@ func (s *Store) writeSchedule(ctx context.Context, what waitsFor, reads []queueR
 // an error and the records that are due on the others. Without names it reads the queues of 256
 // names; the next call continues with the names after these.
 func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	return s.due(ctx, toRun, limit, again, names)
+	return s.due(ctx, dueQuery{toRun, limit, again, names})
 }
 
 // DueMessages implements store.OutboxStore. Like Due, it may return records with an
 // error.
 func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
-	return s.due(ctx, toSend, limit, again, []string{""})
+	return s.due(ctx, dueQuery{toSend, limit, again, []string{""}})
 }
 
-func (s *Store) due(ctx context.Context, what waitsFor, limit int, again time.Duration, names []string) ([]store.Record, error) {
+// dueQuery has the parameters of Due and DueMessages.
+type dueQuery struct {
+	what  waitsFor
+	limit int
+	again time.Duration
+	names []string
+}
+
+func (s *Store) due(ctx context.Context, q dueQuery) ([]store.Record, error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
-	if limit < 1 || limit > maxDue || again <= 0 {
+	if q.limit < 1 || q.limit > maxDue || q.again <= 0 {
 		return nil, fmt.Errorf("%w: redis: limit is %d, and records are due again after %v: the limit must be 1 to %d, and the time positive",
-			store.ErrInvalid, limit, again, maxDue)
+			store.ErrInvalid, q.limit, q.again, maxDue)
 	}
 	var all dueBatch
 	var failed error
-	for round := 0; len(all.recs) < limit && round < maxRounds && ctx.Err() == nil; round++ {
-		room := limit - len(all.recs)
-		reads, more, err := s.scheduled(ctx, what, max(room, minReads, min(int(s.missing.Load())*4, shards)), names)
+	for round := 0; len(all.recs) < q.limit && round < maxRounds && ctx.Err() == nil; round++ {
+		room := q.limit - len(all.recs)
+		reads, more, err := s.scheduled(ctx, q, max(room, minReads, min(int(s.missing.Load())*4, shards)))
 		lost := err != nil
 		if failed = cmp.Or(failed, err); lost {
-			reads = s.unscheduled(ctx, what, names)
+			reads = s.unscheduled(ctx, q)
 		}
 		if len(reads) == 0 {
 			break
 		}
-		h, err := s.readQueues(ctx, what, reads, room, again, lost)
+		h, err := s.readQueues(ctx, q, reads, room, lost)
 		all.recs, all.damaged, failed = append(all.recs, h.recs...), append(all.damaged, h.damaged...), cmp.Or(failed, err)
 		if lost || h.full || !more || err != nil && !s.cluster {
 			break
@@ -128,15 +136,15 @@ func (s *Store) due(ctx context.Context, what waitsFor, limit int, again time.Du
 
 // scheduled returns queues that have something due: of each name those that are due longest;
 // and whether there may be more of them.
-func (s *Store) scheduled(ctx context.Context, what waitsFor, limit int, names []string) (reads []queueRead, more bool, err error) {
+func (s *Store) scheduled(ctx context.Context, q dueQuery, limit int) (reads []queueRead, more bool, err error) {
 	ctx, cancel := s.phase(ctx, 4)
 	defer cancel()
 	from := ""
-	if len(names) == 0 {
+	if len(q.names) == 0 {
 		from, _ = s.dueFrom.Swap("").(string)
 	}
-	args := append([]string{strconv.Itoa(max(limit, maxPeeked)), strconv.Itoa(store.MaxDueNames), from}, names...)
-	reply, err := s.eval(ctx, scheduleScript, []string{s.scheduleKey(what)}, args...)
+	args := append([]string{strconv.Itoa(max(limit, maxPeeked)), strconv.Itoa(store.MaxDueNames), from}, q.names...)
+	reply, err := s.eval(ctx, scheduleScript, []string{s.scheduleKey(q.what)}, args...)
 	if err != nil {
 		return nil, false, explain("due", err)
 	}
@@ -183,14 +191,14 @@ func inTurns[T any](some []T, name func(T) string) []T {
 
 // unscheduled returns queues of some shards of a cluster whose schedule cannot be read, of
 // other shards each time; none of a single server.
-func (s *Store) unscheduled(ctx context.Context, what waitsFor, names []string) []queueRead {
+func (s *Store) unscheduled(ctx context.Context, q dueQuery) []queueRead {
 	if !s.cluster {
 		return nil
 	}
 	from := int(s.sought.Add(blind)-blind) % shards
 	_, waiting, _ := s.readShards(ctx, from, from+blind, 0) // those of the servers that answer
-	return slices.DeleteFunc(waiting[what], func(r queueRead) bool {
-		return r.next > 0 || len(names) > 0 && !slices.Contains(names, r.name)
+	return slices.DeleteFunc(waiting[q.what], func(r queueRead) bool {
+		return r.next > 0 || len(q.names) > 0 && !slices.Contains(q.names, r.name)
 	})
 }
 
@@ -212,8 +220,8 @@ type candidate struct {
 
 // readQueues returns up to room records of some queues, and unless the schedule is lost writes
 // there when the queues must be read again. An error concerns some of the queues only.
-func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead, room int, again time.Duration, lost bool) (dueBatch, error) {
-	found, missing, failed := s.peekQueues(ctx, what, reads, max(minPeeked, min(room, maxPeeked/len(reads))))
+func (s *Store) readQueues(ctx context.Context, q dueQuery, reads []queueRead, room int, lost bool) (dueBatch, error) {
+	found, missing, failed := s.peekQueues(ctx, q.what, reads, max(minPeeked, min(room, maxPeeked/len(reads))))
 	if failed != nil && !s.cluster {
 		return dueBatch{}, failed
 	}
@@ -222,10 +230,10 @@ func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead
 	found = inTurns(found, func(c candidate) string { return reads[c.read].name })
 	chosen := found[:min(room, len(found))]
 	slices.SortStableFunc(chosen, longest)
-	h, err := s.takeDue(ctx, what, reads, chosen, again)
+	h, err := s.takeDue(ctx, q, reads, chosen)
 	for i, c := range found {
 		if i < len(h.taken) && h.taken[i] {
-			reads[c.read].until(again)
+			reads[c.read].until(q.again)
 		} else {
 			reads[c.read].until(-c.ago)
 		}
@@ -237,7 +245,7 @@ func (s *Store) readQueues(ctx context.Context, what waitsFor, reads []queueRead
 	ctx, cancel := s.phase(ctx, 1)
 	defer cancel()
 	// If writing fails, the queues are read again.
-	return h, cmp.Or(failed, err, explain("due", s.writeSchedule(ctx, what, reads)))
+	return h, cmp.Or(failed, err, explain("due", s.writeSchedule(ctx, q.what, reads)))
 }
 
 // peekQueues returns the records that seem to be due in some queues, up to most of each, and
@@ -277,7 +285,7 @@ func (s *Store) peekQueues(ctx context.Context, what waitsFor, reads []queueRead
 
 // takeDue returns those of the records that are due, with their work, makes them due again later,
 // and names those that cannot be read. An error concerns some of them only.
-func (s *Store) takeDue(ctx context.Context, what waitsFor, reads []queueRead, some []candidate, again time.Duration) (h dueBatch, err error) {
+func (s *Store) takeDue(ctx context.Context, q dueQuery, reads []queueRead, some []candidate) (h dueBatch, err error) {
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()
 	var size atomic.Int64
@@ -290,10 +298,10 @@ func (s *Store) takeDue(ctx context.Context, what waitsFor, reads []queueRead, s
 			return nil
 		}
 		var names []string
-		args := []string{flag(what == toRun), micros(again), strconv.FormatInt(room, 10)}
+		args := []string{flag(q.what == toRun), micros(q.again), strconv.FormatInt(room, 10)}
 		for _, i := range groups[g] {
 			k, name := s.keys(some[i].id), reads[some[i].read].name
-			names = append(names, s.queue(shardOf(some[i].id), what, name), k.record, k.result, s.outbox(some[i].id))
+			names = append(names, s.queue(shardOf(some[i].id), q.what, name), k.record, k.result, s.outbox(some[i].id))
 			args = append(args, string(some[i].id[:]), name)
 		}
 		reply, err := s.eval(ctx, dueScript, names, args...)

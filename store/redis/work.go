@@ -70,13 +70,13 @@ func (s *Store) Return(ctx context.Context, c store.Claim, after time.Duration) 
 func (s *Store) release(ctx context.Context, step string, c store.Claim, keep string, after time.Duration) error {
 	k := s.keys(c.ID)
 	names := s.queueing(c.ID, toRun, []string{k.record, k.result, k.index, k.list})
-	return s.requeue(ctx, step, c.ID, after, releaseScript, names, string(c.ID[:]), fence(c.Fence), s.channel, shardName(c.ID), keep, delay(after))
+	reply, err := s.call(ctx, step, releaseScript, names, string(c.ID[:]), fence(c.Fence), s.channel, shardName(c.ID), keep, delay(after))
+	return s.requeued(ctx, c.ID, after, reply, err)
 }
 
-// requeue is write with a script that returns the name of the queue that the record is in from
-// then on, if any. The record is due there after that time.
-func (s *Store) requeue(ctx context.Context, step string, id store.ID, after time.Duration, sc script, keys []string, args ...string) error {
-	reply, err := s.call(ctx, step, sc, keys, args...)
+// requeued handles the reply of a script that returns the name of the record's new queue, if it
+// has one. The record is due there after that time.
+func (s *Store) requeued(ctx context.Context, id store.ID, after time.Duration, reply any, err error) error {
 	if err != nil {
 		return err
 	}
@@ -109,20 +109,24 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 
 // Save implements store.WorkStore.
 func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
-	return s.save(ctx, "save", c, notes, store.Running, repeatable)
+	return s.save(ctx, c, notes, store.Running, repeatable)
 }
 
 // Amend implements store.WorkStore.
 func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
-	return s.save(ctx, "amend", c, notes, store.Unknown, false)
+	return s.save(ctx, c, notes, store.Unknown, false)
 }
 
 // save is Save for a record in that state.
-func (s *Store) save(ctx context.Context, step string, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
+func (s *Store) save(ctx context.Context, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
+	step := "save"
+	if in == store.Unknown {
+		step = "amend"
+	}
 	k := s.keys(c.ID)
 	names := s.queueing(c.ID, toRun, []string{k.record, k.result})
-	err := s.requeue(ctx, step, c.ID, 0, saveScript, names, fence(c.Fence), string(notes.Marshal()), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
-	if err != nil {
+	reply, err := s.call(ctx, step, saveScript, names, fence(c.Fence), string(notes.Marshal()), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
+	if err := s.requeued(ctx, c.ID, 0, reply, err); err != nil {
 		return err
 	}
 	return s.replicated(ctx, step, c, in)
