@@ -35,6 +35,10 @@ type client struct {
 	leaves   bool // hangs up after a while
 }
 
+// apart keeps the timeouts of two clients from ending at the same time: if a client follows another,
+// the first of the two ends is not the seed's decision.
+func (c client) apart() time.Duration { return time.Duration(c.n) * time.Millisecond }
+
 func (c client) String() string {
 	if c.role != asks {
 		return c.work()
@@ -114,12 +118,12 @@ func (p *process) ask(t told) {
 	}()
 	op := stet.Op{Scope: "scope", Key: keyNames[c.key], Fingerprint: fingerprints[c.print], Class: w.setup.class}
 	if c.patient {
-		op.Wait = wait
+		op.Wait = wait + c.apart()
 	}
 	ctx := context.WithValue(context.Background(), clientOf{}, c.n)
 	if c.leaves {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, leave)
+		ctx, cancel = context.WithTimeout(ctx, leave+c.apart())
 		defer cancel()
 	}
 	var err error

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing/synctest"
@@ -127,6 +128,7 @@ func (w *world) open(n int) *process {
 		StoreTimeout: storeTimeout,
 		SweepEvery:   -1,
 		Observer:     observe.Func(p.observe),
+		ErrorLog:     slog.New(slog.DiscardHandler), // a schedule has many failures
 	}
 	if n == 0 || n == maxProcesses {
 		o.SweepEvery = quantum / 2
