@@ -190,7 +190,7 @@ func (s *shop) acceptIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) fun
 				return err
 			}
 			if queue != nil {
-				_, err := stetriver.AcceptTx(ctx, te, queue, tx, op, work)
+				_, err := queue.AcceptTx(ctx, te, tx, op, work)
 				return err
 			}
 			_, err := te.Accept(ctx, tx, op, work)

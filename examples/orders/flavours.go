@@ -107,7 +107,7 @@ func onRiver(ctx context.Context, o settings, out io.Writer) error {
 	s.queue = queue // for what its job has not brought to an end
 	s.accept = func(te *stet.TxEngine[pgx.Tx]) func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
 		return func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
-			return stetriver.AcceptTx(ctx, te, queue, stethttp.Tx[pgx.Tx](ctx), op, w)
+			return queue.AcceptTx(ctx, te, stethttp.Tx[pgx.Tx](ctx), op, w)
 		}
 	}
 	s.carry = func(ctx context.Context, w *stetwork.Worker) error {

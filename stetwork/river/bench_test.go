@@ -144,7 +144,7 @@ func withStet(b *testing.B) {
 			if _, err := tx.Exec(ctx, `INSERT INTO orders VALUES ($1)`, book); err != nil {
 				return err
 			}
-			_, err := stetriver.AcceptTx(ctx, stettest.TxEngine(engine, store), queue, tx, stet.Op{Scope: "shop", Key: book}, work)
+			_, err := queue.AcceptTx(ctx, stettest.TxEngine(engine, store), tx, stet.Op{Scope: "shop", Key: book}, work)
 			return err
 		})
 	})

@@ -76,7 +76,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		_, err = stetriver.AcceptTx(ctx, te, queue, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
+		_, err = queue.AcceptTx(ctx, te, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
 		return err
 	})
 	if err != nil {

@@ -7,7 +7,7 @@
 //	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue})
 //	err = stetriver.AddWorker(workers, worker) // River's workers, of the client that works
 //	…
-//	st, err := stetriver.AcceptTx(ctx, te, queue, tx, op, work)
+//	st, err := queue.AcceptTx(ctx, te, tx, op, work)
 //
 // Alternatively, accept with stet.TxEngine.Accept or Engine.Accept, and let Worker.Run, or a
 // stetwork.Dispatcher in a process that only accepts, insert the jobs afterwards in batches.
@@ -175,13 +175,12 @@ func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
 	return err
 }
 
-// AcceptTx accepts an operation (see stet.TxEngine.Accept) and, if it is new, inserts its
-// job in the same transaction: both become durable with the caller's writes, or
-// neither does. Dispatchers leave the operation to that job for Options.Again, or for
-// Work.Queued if that is set. One with Work.After they pass at its time as well: by
-// another clock its job may come before, and does nothing then. On an error the caller
-// must roll back.
-func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
+// AcceptTx accepts an operation (see stet.TxEngine.Accept). If it is new, AcceptTx inserts its
+// job in the same transaction. Both become durable with the caller's writes, or neither does.
+// Dispatchers leave the operation to that job for Options.Again, or for Work.Queued if that is
+// set. They also enqueue an operation with Work.After at its time, because a job that runs
+// earlier, by another clock, has no effect. On an error the caller must roll back.
+func (q *Queue[Tx]) AcceptTx(ctx context.Context, te *stet.TxEngine[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
 	opts := q.o.Insert
 	switch {
 	case w.After > 0: // a hint: the store's clock decides, and a job that comes before is lost

@@ -108,7 +108,7 @@ func (b *bench) order(name, book string, fail error) (stet.Status, error) {
 		if _, err := tx.Exec(b.t.Context(), `INSERT INTO orders VALUES ($1)`, book); err != nil {
 			return err
 		}
-		st, err = stetriver.AcceptTx(b.t.Context(), stettest.TxEngine(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: book}, work)
+		st, err = b.queue.AcceptTx(b.t.Context(), stettest.TxEngine(b.engine, b.store), tx, stet.Op{Scope: "shop", Key: book}, work)
 		if err != nil {
 			return err
 		}
@@ -350,7 +350,7 @@ func TestDelayedOperationDoesNotWaitForAJobThatCameTooEarly(t *testing.T) {
 	must(t, err)
 	work.After = 2 * time.Second
 	must(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-		_, err := stetriver.AcceptTx(t.Context(), stettest.TxEngine(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: "Emma"}, work)
+		_, err := b.queue.AcceptTx(t.Context(), stettest.TxEngine(b.engine, b.store), tx, stet.Op{Scope: "shop", Key: "Emma"}, work)
 		return err
 	}))
 	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET state = 'available', scheduled_at = now()`)

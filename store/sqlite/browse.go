@@ -36,16 +36,12 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 		}
 		after = id
 	}
-	query := qBrowse
-	if slices.Equal(q.States, []store.State{store.Unknown}) {
-		query = qBrowseUnknown
-	}
 	if q.Limit == 0 {
 		q.Limit = store.DefaultBrowse
 	}
 	var page store.Page
 	err := s.read(ctx, func(l *link) (err error) {
-		page, err = browse(l, query, q, after, greatest[:], s.o.Clock().UnixMicro())
+		page, err = browse(l, q, after, greatest[:], s.o.Clock().UnixMicro())
 		return err
 	})
 	return page, err
@@ -54,8 +50,11 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 // browse looks at the records after one ID and up to another. (No record has the
 // ID that ends in zeros with which a range begins: it would be a digest of 192
 // zero bits.)
-func browse(l *link, query query, q store.Query, after, upTo []byte, now micros) (page store.Page, err error) {
-	looked := 0
+func browse(l *link, q store.Query, after, upTo []byte, now micros) (page store.Page, err error) {
+	looked, query := 0, qBrowse
+	if slices.Equal(q.States, []store.State{store.Unknown}) {
+		query = qBrowseUnknown
+	}
 	var last []byte
 	err = l.rows(query, func(v []driver.Value) error {
 		last, _ = v[keptFrom].([]byte)

@@ -94,7 +94,7 @@ func (p *process) connectRiver() (*carrier, error) {
 }
 
 // orders prepares work in a transaction: it makes the service's own row, and the
-// job, as stetriver.AcceptTx does, unless it must be dispatched. Both are undone if the
+// job, as Queue.AcceptTx of stetwork/river does, unless it must be dispatched. Both are undone if the
 // operation stands already.
 func (p *process) orders(inserts *river.Client[pgx.Tx]) func(http.ResponseWriter, *http.Request) (stet.Work, bool) {
 	return func(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
