@@ -43,7 +43,7 @@ func TestAbilityIsFoundThroughWrappersAndNoOthers(t *testing.T) {
 	if got, ok := store.As[store.Sweeper](front{outer}); !ok || got != store.Sweeper(outer) {
 		t.Errorf("of two that can the outer should be found; got %v, %v", got, ok)
 	}
-	for name, s := range map[string]store.Store{"cannot": front{plain{}}, "does not say what it is in front of": plain{inner}, "is none": nil, "is in front of none": front{}} {
+	for name, s := range map[string]store.Store{"cannot": front{plain{}}, "does not say which store it wraps": plain{inner}, "is none": nil, "is in front of none": front{}} {
 		if got, ok := store.As[store.Sweeper](s); ok {
 			t.Errorf("a store that %s: found %v", name, got)
 		}

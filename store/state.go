@@ -68,7 +68,7 @@ const (
 	VerbCancel
 )
 
-var verbNames = [...]string{"claim", "complete", "fail", "release", "park", "commit", "commit failure", "accept", "take", "return", "cancel"}
+var verbNames = [...]string{"claim", "complete", "fail", "release", "mark unknown", "commit", "commit failure", "accept", "take", "return", "cancel"}
 
 // String returns the verb's name.
 func (v Verb) String() string {

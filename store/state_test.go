@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite what is generated in docs/")
+var update = flag.Bool("update", false, "rewrite the generated parts of docs/")
 
 const (
 	pageBegin = "<!-- generated from store/state.go; go test -run TestStateMachinePage -update ./store -->\n"

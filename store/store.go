@@ -28,7 +28,7 @@ import (
 )
 
 // Store stores records. Every method is one atomic step. Durations are parameters, and only
-// the store's clock decides what has expired.
+// the store's clock decides whether something has expired.
 //
 // ErrInvalid means that the store was used wrongly, and ErrDamaged that the record cannot be
 // read; nothing was changed. After any other error than these, ErrMismatch and ErrFenced the

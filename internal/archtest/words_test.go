@@ -14,6 +14,9 @@ import (
 // wordFiles are the kinds of files whose words readers meet.
 var wordFiles = []string{".go", ".md", ".py", ".js", ".ts", ".yaml", ".yml", ".sql", ".lua"}
 
+// quotations removes words of other languages: Go's http.NoBody, SQL's extract, Redis's REPLICAOF.
+var quotations = strings.NewReplacer("http.nobody", "", "extract(epoch", "", `"replicaof", "no", "one"`, "")
+
 // outWord is a line of testdata/words.txt: forms of a word or a phrase of up to three words.
 type outWord struct {
 	forms  []string
@@ -71,7 +74,7 @@ var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 			return err
 		}
 		place, err := filepath.Rel(root, path)
-		count(strings.ToLower(strings.ReplaceAll(string(text), "http.NoBody", "")), byForm, filepath.ToSlash(place))
+		count(quotations.Replace(strings.ToLower(string(text))), byForm, filepath.ToSlash(place))
 		return err
 	})
 	return words, err

@@ -114,7 +114,7 @@ func TestReplayAsksTheStoreOnce(t *testing.T) {
 		}
 	}
 	if n := s.asked.Load() - asked; n != 0 {
-		t.Errorf("the store was asked %d times for an outcome that was at hand", n)
+		t.Errorf("the store was asked %d times for a cached outcome", n)
 	}
 	req.Fingerprint = stet.NewFingerprint([]byte("another"))
 	if rec, err := c.Claim(t.Context(), req); !errors.Is(err, store.ErrMismatch) || rec.Fence != first.Fence {
@@ -302,7 +302,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		again(t, c, req)
 	}
-	s.away.Store(true) // so that what is counted drives out nothing
+	s.away.Store(true) // so that the counted entries evict none
 	atHand := func() (hits int) {
 		for _, req := range reqs {
 			if _, err := c.Read(t.Context(), req.ID); err == nil {
@@ -316,7 +316,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.Gosched() // the cache evicts in the background
 	}
 	if hits == 0 || hits*each > 2*limit {
-		t.Errorf("%d results of %d bytes were at hand; the limit is %d bytes", hits, each, limit)
+		t.Errorf("%d results of %d bytes were cached; the limit is %d bytes", hits, each, limit)
 	}
 }
 

@@ -131,20 +131,20 @@ func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rec, err := c.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute}); err != nil || string(rec.Outbox) != "messages" || rec.Work != nil {
-		t.Fatalf("Take of what has ended: %+v, %v", rec, err)
+		t.Fatalf("Take of an ended operation: %+v, %v", rec, err)
 	}
 	asked := s.asked.Load()
 	for range 10 {
 		req.Owner = store.NewOwner()
 		if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || string(rec.Result.Body) != "result" || rec.Work != nil || rec.Outbox != nil {
-			t.Fatalf("Accept of what has ended: %+v, %v", rec, err)
+			t.Fatalf("Accept of an ended operation: %+v, %v", rec, err)
 		}
 		if rec := again(t, c, req); string(rec.Result.Body) != "result" || rec.Work != nil || rec.Outbox != nil {
-			t.Fatalf("Claim of what has ended: %+v", rec)
+			t.Fatalf("Claim of an ended operation: %+v", rec)
 		}
 	}
 	if n := s.asked.Load() - asked; n != 0 {
-		t.Errorf("the store was asked %d times for an outcome that was at hand", n)
+		t.Errorf("the store was asked %d times for a cached outcome", n)
 	}
 	req.Fingerprint = stet.NewFingerprint([]byte("another"))
 	if _, err := c.Accept(t.Context(), req, nil, 0); !errors.Is(err, store.ErrMismatch) {

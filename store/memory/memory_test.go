@@ -76,7 +76,7 @@ func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
 		t.Errorf("it holds %d records", s.Len())
 	}
 
-	// What is held continues working at the limit.
+	// Existing records continue to work at the limit.
 	if again, err := s.Claim(t.Context(), first); err != nil || again.Owner != first.Owner {
 		t.Errorf("a key that is held: %v", err)
 	}

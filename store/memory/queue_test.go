@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// What was to wait for long, and is over, must not be held until then.
+// An entry with a long delay must not stay after its record has ended.
 func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 	now := time.Now()
 	s := New(Options{Clock: func() time.Time { return now }})
@@ -30,7 +30,7 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 		t.Errorf("%d places for %d records", n, s.Len())
 	}
 	if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {
-		t.Errorf("%d records are due, %v; want the one that waits", len(recs), err)
+		t.Errorf("%d records are due, %v; want the waiting one", len(recs), err)
 	}
 }
 

@@ -48,19 +48,19 @@ func faulty(t *testing.T) *Store {
 }
 
 func TestTransactionThatItsFunctionSpoiledIsAborted(t *testing.T) {
-	for name, spoil := range faults {
+	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			s := faulty(t)
 			_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 				out, err := charge(ctx, tx, r)
-				spoil(ctx, tx)
+				fault(ctx, tx)
 				return out, err
 			})
 			if _, ok := errors.AsType[*store.AbortedError](err); !ok || errors.Is(err, store.ErrUnknown) {
 				t.Errorf("RunTx: %v", err)
 			}
 			nothing(t, s, "k")
-			err = s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { spoil(ctx, tx); return nil })
+			err = s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { fault(ctx, tx); return nil })
 			if _, ok := errors.AsType[*store.AbortedError](err); !ok && name != "rollback" {
 				t.Errorf("InTx: %v", err)
 			}
@@ -72,7 +72,7 @@ func TestTransactionThatItsFunctionSpoiledIsAborted(t *testing.T) {
 }
 
 func TestFaultOfTheHandlerIsNoOutageOfTheStore(t *testing.T) {
-	for name, spoil := range faults {
+	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			s := faulty(t)
 			var mu sync.Mutex
@@ -90,7 +90,7 @@ func TestFaultOfTheHandlerIsNoOutageOfTheStore(t *testing.T) {
 			runs := 0
 			h := m.HandleTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
 				if runs++; runs == 1 {
-					spoil(r.Context(), tx)
+					fault(r.Context(), tx)
 				}
 				w.WriteHeader(http.StatusCreated)
 			})

@@ -149,7 +149,7 @@ func (b *bySQL) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	if limit < 1 {
 		return swept, ctx.Err()
 	}
-	err = b.store.Pool().QueryRow(ctx, "SELECT parked, expired, removed, more FROM "+b.schema+".stet_sweep($1)", min(limit, 10_000)).
+	err = b.store.Pool().QueryRow(ctx, "SELECT marked_unknown, expired, removed, more FROM "+b.schema+".stet_sweep($1)", min(limit, 10_000)).
 		Scan(&swept.MarkedUnknown, &swept.Expired, &swept.Purged, &swept.More)
 	return swept, err
 }
@@ -230,7 +230,7 @@ func (b *bySQL) stands(ctx context.Context, tx pgx.Tx, begun todo, inside, req s
 	switch begun.Action {
 	case "mismatch":
 		return rec, store.ErrMismatch
-	case "unknown": // which the functions do not park
+	case "unknown": // the functions do not mark records unknown
 		return b.Claim(ctx, req)
 	}
 	r, err := b.store.readAlone(ctx, inside.ID)

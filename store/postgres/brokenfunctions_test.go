@@ -29,23 +29,23 @@ type defect struct {
 
 // defects are what may go wrong in the functions.
 var defects = []defect{
-	{Bug: "begin runs what is running", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+	{Bug: "begin runs running records", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSIF r.state NOT IN (1, 4) THEN"}, {"(t.state = 4 OR", "(t.state IN (1, 4) OR"}}},
-	{Bug: "begin runs what has outlived its lease", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+	{Bug: "begin runs records with expired leases", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSIF r.state <> 4 AND coalesce(r.lease_until > moment, true) THEN"}, {"(t.state = 4 OR", "(t.state IN (1, 4) OR"}}},
-	{Bug: "begin runs what is unknown", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+	{Bug: "begin runs unknown records", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSIF r.state NOT IN (4, 5) THEN"}, {"(t.state = 4 OR", "(t.state IN (4, 5) OR"}}},
-	{Bug: "begin runs what has failed", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+	{Bug: "begin runs failed records", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"ELSIF r.state IN (2, 3) THEN", "ELSIF r.state = 2 THEN"}, {"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSIF r.state NOT IN (3, 4) THEN"}, {"(t.state = 4 OR", "(t.state IN (3, 4) OR"}}},
-	{Bug: "begin does not run what was released", Claim: "transactions/an error or a panic rolls everything back", Function: "begin",
+	{Bug: "begin does not run released records", Claim: "transactions/an error or a panic rolls everything back", Function: "begin",
 		Changes: [][2]string{{"ELSIF r.state <> 4 AND NOT r.void THEN", "ELSE"}}},
-	{Bug: "begin runs what has died, whatever settles it", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+	{Bug: "begin runs expired records, also those of leases", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
 		Changes: [][2]string{{"AND t.outside = t.owner, false) AS void", ", false) AS void"}, {"AND t.run_due IS NULL AND t.outside = t.owner)", "AND t.run_due IS NULL)"}}},
-	{Bug: "begin does not run what has died and was settled outside", Claim: "transactions/a transaction runs after an expired run that was settled outside", Function: "begin",
+	{Bug: "begin does not run expired records that were settled outside", Claim: "transactions/a transaction runs after an expired run that was settled outside", Function: "begin",
 		Changes: [][2]string{{"r.state <> 4 AND NOT r.void THEN", "r.state <> 4 THEN"}}},
 	{Bug: "begin sees no mismatch", Claim: "transactions/another fingerprint is refused without calling the function", Function: "begin",
 		Changes: [][2]string{{"IF r.fingerprint <> finger THEN", "IF false THEN"}}},
-	{Bug: "begin replays what has expired", Claim: "transactions/retention and forgetting are those of a settle", Function: "begin",
+	{Bug: "begin replays expired results", Claim: "transactions/retention and forgetting are those of a settle", Function: "begin",
 		Changes: [][2]string{{"r.gone OR r.expires_at <= moment", "r.gone"}}},
 	{Bug: "begin forgets with the result", Claim: "transactions/retention and forgetting are those of a settle", Function: "begin",
 		Changes: [][2]string{{"OR t.forget_at > moment AS there", "OR t.expires_at > moment AS there"}, {"(t.state = 4 OR t.forget_at <= moment\n", "(t.state = 4 OR t.expires_at <= moment\n"}}},
@@ -65,7 +65,7 @@ var defects = []defect{
 		Changes: [][2]string{{"AND r.fence = c.fence AND", "AND"}}},
 	{Bug: "settle takes a second outcome", Claim: "store/a settle that is repeated succeeds, with another outcome it is refused", Function: "settle",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", ""}}},
-	{Bug: "settle refuses what is unknown", Claim: "store/a late settle comes through", Function: "settle",
+	{Bug: "settle refuses unknown records", Claim: "store/a late settle comes through", Function: "settle",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state = 1"}}},
 	{Bug: "a refused settle is a success", Claim: "transactions/SettleTx compares the fence", Function: "fenced",
 		Changes: [][2]string{{"BEGIN", "BEGIN RETURN;"}}},
@@ -75,7 +75,7 @@ var defects = []defect{
 		Changes: [][2]string{{"body = content", "body = substr(content, 1, 1000)"}}},
 	{Bug: "settle makes a failure a success", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
 		Changes: [][2]string{{"CASE WHEN failed THEN 3 ELSE 2 END", "2"}}},
-	{Bug: "settle keeps what was to be gone", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
+	{Bug: "settle stores results that must be discarded", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
 		Changes: [][2]string{{"gone = empty", "gone = false"}}},
 	{Bug: "settle keeps the result as long as the tombstone", Claim: "store/an outcome is kept as long as it was asked for", Function: "settle",
 		Changes: [][2]string{{"expires_at = moment + make_interval(secs => keep)", "expires_at = moment + make_interval(secs => forget)"}}},
@@ -85,7 +85,7 @@ var defects = []defect{
 		Changes: [][2]string{{"CASE WHEN r.work IS NULL THEN 4 ELSE 6 END", "2"}}},
 	{Bug: "release takes an outcome back", Claim: "store/of a settle and a release under one fence exactly one comes through", Function: "release",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state IN (1, 2, 5)"}}},
-	{Bug: "what was released is never forgotten", Claim: "store/a released record is forgotten after its result's retention", Function: "release",
+	{Bug: "released records are never forgotten", Claim: "store/a released record is forgotten after its result's retention", Function: "release",
 		Changes: [][2]string{{"forget_at = CASE WHEN r.work IS NULL THEN until END", "forget_at = NULL"}}},
 	{Bug: "emit refuses no stale claim", Claim: "messages/of a stale claim are refused", Function: "emit",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state IN (1, 2, 4, 5)"}}},
@@ -109,11 +109,11 @@ var defects = []defect{
 		Changes: [][2]string{{"forget_at = CASE WHEN emitted IS NULL THEN moment + make_interval(secs => forget) END", "forget_at = moment + make_interval(secs => forget)"}}},
 	{Bug: "messages shorten the tombstone", Claim: "messages/keep their record until they have left, and its tombstone from then on", Function: "settle",
 		Changes: [][2]string{{"(forget * 1000000000)::numeric(30)::text", "0::text"}}},
-	{Bug: "what is not settled is committed, and its messages lost", Claim: "messages/without an outcome keep a transaction from being committed", Function: "unsent",
+	{Bug: "an unsettled operation commits, and its messages are lost", Claim: "messages/without an outcome keep a transaction from being committed", Function: "unsent",
 		Changes: [][2]string{{"IF EXISTS", "IF false AND EXISTS"}}},
 	{Bug: "a release keeps messages", Claim: "messages/go with their transaction and their claim", Function: "release",
 		Changes: [][2]string{{"WHERE m.owner = c.owner;", "WHERE false;"}}},
-	{Bug: "the sweep removes tombstones", Claim: "store/a sweep does what is due, and nothing else", Function: "sweep",
+	{Bug: "the sweep removes tombstones", Claim: "store/a sweep does due work only", Function: "sweep",
 		Changes: [][2]string{{"due.state <> 1 AND due.forgotten RETURNING", "due.state <> 1 RETURNING"}, {"AND NOT due.forgotten RETURNING", "AND false RETURNING"}}},
 }
 
@@ -166,8 +166,8 @@ func (d *defect) plant(t testing.TB, s *Store) {
 	}
 }
 
-// noticed has another process hold the broken function to the claim, and says what is
-// wrong if the suite does not notice it.
+// noticed tests the broken function in another process, and returns an error
+// if the suite does not notice it.
 func (d *defect) noticed(ctx context.Context, self string) string {
 	order, err := json.Marshal(d)
 	if err != nil {
@@ -198,8 +198,8 @@ func (d *defect) noticed(ctx context.Context, self string) string {
 	return ""
 }
 
-// Each defect in a function is noticed by the suite that the functions pass. So it would
-// be if somebody changed a function.
+// The suite that the functions pass notices each defect in a function. It would also
+// notice a changed function.
 func TestSuiteNoticesBrokenFunctions(t *testing.T) {
 	t.Parallel() // it mostly waits
 	self, err := os.Executable()

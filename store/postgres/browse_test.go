@@ -70,7 +70,7 @@ func TestPagesLookAtABoundedNumberOfRecords(t *testing.T) {
 }
 
 // Each statement finds its rows by the one index that is meant for it, and by no
-// other: what is right for a small table is not for a large one.
+// other: a plan for a small table may be wrong for a large one.
 func TestStatementsUseTheirIndexes(t *testing.T) {
 	s := open(t, nil, Options{})
 	conn, err := s.own.Acquire(t.Context())
@@ -78,10 +78,10 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	index := map[*statement]string{ // of those that do not find records by their IDs
+	index := map[*statement]string{ // of statements that do not find records by ID
 		s.sql.browseOpen: "records_open", s.sql.sweep: "records_due",
 		s.sql.dueRun: "records_run", s.sql.dueAny: "records_run", s.sql.dueRelay: "records_relay",
-		s.sql.confirm: "", s.sql.audible: "", s.sql.rival: "", s.sql.tellGroup: "", // look at none
+		s.sql.confirm: "", s.sql.audible: "", s.sql.concurrent: "", s.sql.tellGroup: "", // look at none
 		s.sql.finish: "", s.sql.finishGroup: "", // only write
 	}
 	all := reflect.ValueOf(s.sql)

@@ -74,7 +74,7 @@ func intact(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
 			return &store.AbortedError{Cause: fmt.Errorf("postgres: the function rolled the transaction back, and returned no error; nothing was committed: %w", err)}
 		}
-		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", store.ErrUnknown)
+		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, and must not; its writes may be stored", store.ErrUnknown)
 	}
 }
 
@@ -119,11 +119,11 @@ func (t *transaction) lost(ctx context.Context) (store.Record, error) {
 	t.rollBack()
 	r, err := t.s.readAlone(ctx, t.req.ID)
 	if err != nil {
-		return store.Record{}, fmt.Errorf("%w (another caller has claimed the key meanwhile; nothing was committed)", explain("read", err))
+		return store.Record{}, fmt.Errorf("%w (another caller has claimed the key in the meantime; nothing was committed)", explain("read", err))
 	}
 	rec, next, err := onClaim(t.req, r)
 	if next != stepNone {
-		return store.Record{}, errors.New("postgres: another caller has claimed the key meanwhile and given it back; nothing was committed")
+		return store.Record{}, errors.New("postgres: another caller has claimed and released the key in the meantime; nothing was committed")
 	}
 	if err == nil {
 		err = t.s.ensureReplicated(ctx, r, t.req.Owner)
@@ -148,7 +148,7 @@ func (t *transaction) lookUp(rec store.Record, cause error, pid uint32) (store.R
 	case r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
 		return r.record(), t.s.ensureReplicated(context.Background(), r, rec.Owner)
 	}
-	return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
+	return rec, fmt.Errorf("%w (read afterwards: nothing was committed)", explain("commit", cause))
 }
 
 // ended waits until the transaction has ended, for at most the time of a commit, and then

@@ -16,7 +16,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// callbacks counts what is called of a service's pool.
+// callbacks counts the calls of a service pool's callbacks.
 type callbacks struct{ n atomic.Int64 }
 
 func (c *callbacks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

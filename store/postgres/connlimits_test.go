@@ -23,15 +23,15 @@ const inTime = 15 * time.Second
 
 // held are keys that two transactions of another process hold and do not end.
 type held struct {
-	settling, parked, dead store.Claim // SettleTx: running, marked unknown, and running with a lease that has run out
-	accepting, again       string      // AcceptTx: of a key that nobody has used, and of one that was released
-	ends                   []pgx.Tx
+	settling, unknown, dead store.Claim // SettleTx: running, marked unknown, and running with a lease that has run out
+	accepting, again        string      // AcceptTx: an unused key, and a released one
+	ends                    []pgx.Tx
 }
 
 // holdKeys has a process begin to settle and to accept, and stop before it commits.
 func holdKeys(t *testing.T, s *Store) *held {
-	h := &held{settling: taken(t, s).Claim(), parked: taken(t, s).Claim(), accepting: stet.NewKey(), again: stet.NewKey()}
-	execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now(), due_at = now() WHERE id = $1", h.parked.ID[:])
+	h := &held{settling: taken(t, s).Claim(), unknown: taken(t, s).Claim(), accepting: stet.NewKey(), again: stet.NewKey()}
+	execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now(), due_at = now() WHERE id = $1", h.unknown.ID[:])
 	if _, err := s.Sweep(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func holdKeys(t *testing.T, s *Store) *held {
 		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 		h.ends = append(h.ends, tx)
 	}
-	for i, c := range []store.Claim{h.settling, h.parked, h.dead} {
+	for i, c := range []store.Claim{h.settling, h.unknown, h.dead} {
 		if err := s.SettleTx(t.Context(), h.ends[i%2], c, completed("x"), keep); err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func (h *held) calls(s *Store) (all []func(context.Context) error) {
 		_, err := s.Claim(ctx, req)
 		return err
 	}
-	for _, c := range []store.Claim{h.settling, h.parked, h.dead} {
+	for _, c := range []store.Claim{h.settling, h.unknown, h.dead} {
 		all = append(all,
 			func(ctx context.Context) error { return ask(ctx, c.ID) },
 			func(ctx context.Context) error { return s.Settle(ctx, c, completed("y"), keep) },
@@ -173,7 +173,7 @@ func others(t *testing.T, s *Store, claims []store.Claim) {
 	in(t, "Claim", func(ctx context.Context) (err error) { rec, err = s.Claim(ctx, given); return err })
 	in(t, "Release", func(ctx context.Context) error { return s.Release(ctx, rec.Claim(), keep) })
 	given.Owner = store.NewOwner()
-	in(t, "Claim of what was given back", func(ctx context.Context) error { _, err := s.Claim(ctx, given); return err })
+	in(t, "Claim of a released key", func(ctx context.Context) error { _, err := s.Claim(ctx, given); return err })
 	in(t, "Accept", func(ctx context.Context) error { _, err := s.Accept(ctx, work, []byte("work"), 0); return err })
 	in(t, "Take", func(ctx context.Context) (err error) {
 		rec, err = s.Take(ctx, store.TakeRequest{ID: work.ID, Owner: store.NewOwner(), Lease: time.Minute})
@@ -196,7 +196,7 @@ func others(t *testing.T, s *Store, claims []store.Claim) {
 	})
 }
 
-// Calls on a key that is held get it, or the truth about it, as soon as it is free.
+// Calls for a locked key get it, or its state, when the lock is released.
 func TestHeldKeyIsHadWhenItIsFree(t *testing.T) {
 	s := open(t, nil, Options{})
 	for _, commit := range []bool{true, false} {
@@ -215,9 +215,9 @@ func TestHeldKeyIsHadWhenItIsFree(t *testing.T) {
 		claims, settles := make(chan store.Record, 4), make(chan error, 4)
 		for range cap(claims) {
 			go func() {
-				rival := request(stet.NewKey())
-				rival.ID, rival.Fingerprint = req.ID, req.Fingerprint
-				rec, err := s.Claim(context.Background(), rival)
+				other := request(stet.NewKey())
+				other.ID, other.Fingerprint = req.ID, req.Fingerprint
+				rec, err := s.Claim(context.Background(), other)
 				if err != nil {
 					t.Errorf("Claim: %v", err)
 				}
@@ -247,7 +247,7 @@ func TestHeldKeyIsHadWhenItIsFree(t *testing.T) {
 	}
 }
 
-// What is locked as a whole is waited for, as it was before: an index is being made,
+// A lock on the whole table is waited for, as before: while an index is created,
 // for one. No key is held then.
 func TestLockedTableIsWaitedFor(t *testing.T) {
 	s := open(t, nil, Options{})
@@ -339,7 +339,7 @@ func (c *deafConn) Write(b []byte) (int, error) {
 }
 
 // A connection that was cut off is being closed for a while, by asking the server to
-// cancel what it does. That keeps no lease from being renewed once the network is back.
+// cancel its statement. Leases are renewed once the network is back.
 func TestHeartbeatGoesOutAsSoonAsTheNetworkIsBack(t *testing.T) {
 	config, err := pgxpool.ParseConfig(rig.Postgres(t).Database(t))
 	if err != nil {
@@ -408,7 +408,7 @@ func TestHeartbeatGoesOutAsSoonAsTheNetworkIsBack(t *testing.T) {
 	others(t, s, claims)
 }
 
-// eachUse makes a call for each use of connections, whatever comes of it.
+// eachUse makes a call for each use of connections, and ignores its result.
 func eachUse(ctx context.Context, s *Store, claims []store.Claim) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = s.Extend(ctx, claims, time.Minute) })

@@ -24,7 +24,7 @@ func waiting(open func(testing.TB) store.Store) storetest.Harness {
 	return storetest.Harness{New: open, Damage: damage, Parallel: true, Unit: 400 * time.Millisecond}
 }
 
-// damage makes the row of id one that no version of the store has written.
+// damage changes the row of id so that no version of the store could have written it.
 func damage(t testing.TB, s store.Store, id store.ID) {
 	t.Helper()
 	pg := s.(*Store)

@@ -214,7 +214,7 @@ func TestRefusedClaims_Concurrent(t *testing.T) {
 }
 
 // No new connection can be made to a server that may lose commits. A call that needs one must not
-// close those that other calls use.
+// close the connections of other calls.
 func TestRefusedClaims_FailedConnectionLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
@@ -234,6 +234,6 @@ func TestRefusedClaims_FailedConnectionLeavesTheOthers(t *testing.T) {
 		t.Errorf("without a connection: %v; want errLossy, nothing done", err)
 	}
 	if rec, err := s.Claim(t.Context(), request("stored")); err != nil || rec.State != store.Completed {
-		t.Errorf("with those that there were: got %v, %v; want completed", rec.State, err)
+		t.Errorf("with the existing connections: got %v, %v; want completed", rec.State, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // A record that was released, or settled long ago, is replaced by the transaction that
-// runs the key next. If the sweep removes it in the meantime, nobody else has claimed the key.
+// runs the key next. If the sweep removes it in the meantime, no other caller has claimed the key.
 func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 	s := ledger(t, Options{})
 	db := stdlib.OpenDBFromPool(s.Pool())
@@ -25,11 +25,11 @@ func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 			t.Errorf("Sweep in the meantime: %+v, %v", swept, err)
 		}
 	}
-	// claimed: and then it is claimed by somebody else after all.
+	// claimed: and then another caller claims it.
 	for _, released := range []bool{true, false} {
 		for _, claimed := range []bool{false, true} {
 			for _, driver := range []string{"pgx", "database/sql"} {
-				name := fmt.Sprintf("released %v, claimed meanwhile %v, %s", released, claimed, driver)
+				name := fmt.Sprintf("released %v, claimed in the meantime %v, %s", released, claimed, driver)
 				req := request(name)
 				before := mustClaim(t, s, req)
 				if released {
@@ -40,7 +40,7 @@ func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 					mustSettle(t, s, before.Claim(), "old")
 					execSQL(t, s.Pool(), forgotten, req.ID[:])
 				}
-				meanwhile := func() {
+				interfere := func() {
 					sweep(req.ID)
 					if claimed {
 						mustClaim(t, s, request(name))
@@ -52,12 +52,12 @@ func TestSweepDuringATransactionRollsNothingBack(t *testing.T) {
 				var err error
 				if driver == "pgx" {
 					rec, err = s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
-						meanwhile()
+						interfere()
 						return charge(ctx, tx, r)
 					})
 				} else {
 					rec, err = over.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
-						meanwhile()
+						interfere()
 						_, err := tx.ExecContext(ctx, "INSERT INTO charges VALUES ('charge')")
 						return completed("charged"), err
 					})

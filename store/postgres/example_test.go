@@ -148,7 +148,7 @@ func ExampleStore_AcceptTx() {
 	}
 }
 
-// A worker: what it writes and the outcome are one commit.
+// A worker: its writes and the outcome are one commit.
 func ExampleStore_InTx() {
 	var (
 		ctx = context.Background()
@@ -162,7 +162,7 @@ func ExampleStore_InTx() {
 	for _, item := range items {
 		run, err := engine.Take(ctx, item)
 		if err != nil || run.Replayed() {
-			continue // somebody else has it, or has done it
+			continue // another worker has it, or has completed it
 		}
 		err = te.Finish(ctx, run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) { // by InTx
 			_, err := tx.Exec(ctx, "UPDATE orders SET shipped = true WHERE id = 1001")
@@ -177,7 +177,7 @@ func ExampleStore_InTx() {
 	}
 }
 
-// What is stuck: operations whose owner died, and that nobody has resolved since.
+// Stuck operations: their owner died, and no operator has resolved them.
 func ExampleStore_Browse() {
 	var s *postgres.Store
 	q := store.Query{States: []store.State{store.Unknown}, OlderThan: time.Hour}

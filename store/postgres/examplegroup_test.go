@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-// Many small operations in one commit. What is not in it, because it has run before for
+// Many small operations in one commit. Use TxEngine.Run for the others, which have run before for
 // instance, is for TxEngine.Run.
 func Example_group() {
 	ctx := context.Background()

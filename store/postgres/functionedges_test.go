@@ -95,8 +95,8 @@ func TestPreparedTransactionHoldsItsKey(t *testing.T) {
 	mustBegin(t, s.Pool(), opOf("k", "a"), "replay")
 }
 
-// What is kept for a time is kept for that many seconds, whatever the calendar of the
-// session says, and for no longer than Go can tell.
+// A retention is a number of seconds, independent of the session's calendar,
+// and at most the longest time.Duration of Go.
 func TestRetentionIsInSecondsAndBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
@@ -125,7 +125,7 @@ func TestRetentionIsInSecondsAndBounded(t *testing.T) {
 	execSQL(t, s.Pool(), "SELECT stet.stet_release($1, '100 years')", rec.Claim().String())
 	rec = mustRead(t, s, rec.ID)
 	if kept := rec.ForgetAt.Sub(rec.SettledAt); kept != 36525*day {
-		t.Errorf("what was released is kept for %v; want 36525 days", kept)
+		t.Errorf("a released record is kept for %v; want 36525 days", kept)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestUnsettledOperationCannotBeCommitted(t *testing.T) {
 	if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM stet.records").Scan(&n); err != nil || n != 0 || charges(t, s) != 0 {
 		t.Errorf("%d records and %d charges, %v; want none", n, charges(t, s), err)
 	}
-	// And with all outcomes, whatever was rolled back, it can.
+	// With all outcomes it can, also after rollbacks.
 	tx := beginTx(t, s)
 	a, b := mustBegin(t, tx, opOf("a", ""), "run"), mustBegin(t, tx, opOf("b", ""), "run")
 	for _, step := range []struct{ sql, claim string }{

@@ -61,7 +61,7 @@ func TestFunctionsCallNoFunctionOfTheSameName(t *testing.T) {
 	mustCommit(t, tx)
 }
 
-// Those that write are granted to no role, and none reads a name where its caller says.
+// Functions that write are granted to no role, and no function resolves names by the caller's search_path.
 func TestFunctionsThatWriteAreNotEverybodys(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
@@ -111,7 +111,7 @@ func TestDefaultPrivilegesGiveNoRights(t *testing.T) {
 				t.Errorf("%s, by a role of default privileges: %v", sql, err)
 			}
 		}
-		// What is granted since stays, also over another Migrate.
+		// Later grants stay, also after another Migrate.
 		execSQL(t, pool, "GRANT EXECUTE ON FUNCTION "+begin+" TO "+other)
 		if err := Migrate(t.Context(), pool, o); err != nil {
 			t.Fatal(err)

@@ -237,7 +237,7 @@ type badCall struct {
 	args      []any
 }
 
-// shown is the call for a person, without most of what is too long.
+// shown is the call for a person, with long values shortened.
 func (c badCall) shown() string {
 	var b strings.Builder
 	b.WriteString(c.sql)

@@ -89,7 +89,7 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	sweep := func(most int) {
 		t.Helper()
 		var some store.Swept
-		err := s.Pool().QueryRow(t.Context(), "SELECT parked, expired, removed, more FROM stet.stet_sweep($1)", most).Scan(&some.MarkedUnknown, &some.Expired, &some.Purged, &some.More)
+		err := s.Pool().QueryRow(t.Context(), "SELECT marked_unknown, expired, removed, more FROM stet.stet_sweep($1)", most).Scan(&some.MarkedUnknown, &some.Expired, &some.Purged, &some.More)
 		if err != nil {
 			t.Fatal(err)
 		}

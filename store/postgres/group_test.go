@@ -93,7 +93,7 @@ func TestGroupThatAFunctionEndsIsNoSuccess(t *testing.T) {
 				t.Errorf("%s: the operation %d is %v", end, i, rec.State)
 			}
 		}
-		if n := charges(t, s); n > 1 { // what it has committed itself
+		if n := charges(t, s); n > 1 { // its own commit
 			t.Errorf("%s: %d charges", end, n)
 		}
 	}
@@ -140,13 +140,13 @@ func TestOtherTransactionsSeeThatAGroupRuns(t *testing.T) {
 	reqs, keeps := requests("a", "b")
 	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 		if i == 1 {
-			rival := request("a")
-			got, err := s.RunTx(ctx, rival, keep, charge)
-			if err != nil || got.State != store.Running || got.Owner == rival.Owner {
+			other := request("a")
+			got, err := s.RunTx(ctx, other, keep, charge)
+			if err != nil || got.State != store.Running || got.Owner == other.Owner {
 				t.Errorf("a single transaction beside the group: %+v, %v", got, err)
 			}
-			rivals, keeps := requests("a", "c")
-			recs, err := s.RunGroup(ctx, rivals, keeps, chargeEach)
+			others, keeps := requests("a", "c")
+			recs, err := s.RunGroup(ctx, others, keeps, chargeEach)
 			if err != nil || recs[0].State != store.None || recs[1].State != store.Completed {
 				t.Errorf("another group beside it: %+v, %v", recs, err)
 			}
@@ -332,7 +332,7 @@ func TestGroupsLeaveLocksToOthers(t *testing.T) {
 				three.Wait() // three are on their way
 				locks := 0
 				err := s.own.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks)
-				if locks > room/8+3 { // one that commits tries one lock more, to see whether callers wait
+				if locks > room/8+3 { // a committing transaction tries one more lock, to see whether callers wait
 					t.Errorf("groups have %d of the %d locks", locks, room)
 				}
 				return completed("x"), err

@@ -18,7 +18,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// COMMIT may take long. Until it has ended, another request under the key is told apart, as it was while
+// COMMIT may take long. Until it has ended, another request under the key is refused, as while
 // the function ran.
 func TestFingerprintIsPublishedUntilTheCommit(t *testing.T) {
 	s := ledger(t, Options{})
@@ -66,13 +66,13 @@ func TestFingerprintIsPublishedUntilTheCommit(t *testing.T) {
 	}
 }
 
-// The server reads its table of locks one by one. In the meantime the one that has the key's may begin its
+// The server reads its table of locks one by one. In the meantime the holder of the key's lock may begin its
 // transaction.
 func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
 	s := open(t, nil, Options{})
-	req, rival := request("k"), request("k")
-	rival.Fingerprint = stet.NewFingerprint([]byte("something else"))
-	held, mine := s.locks(rival.ID, rival.Fingerprint), s.locks(req.ID, req.Fingerprint)
+	req, other := request("k"), request("k")
+	other.Fingerprint = stet.NewFingerprint([]byte("something else"))
+	held, mine := s.locks(other.ID, other.Fingerprint), s.locks(req.ID, req.Fingerprint)
 	conn, err := s.Pool().Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
 	missed := 0
 	for range 3000 {
 		var seen bool
-		if err := s.Pool().QueryRow(t.Context(), s.sql.rival.sql, mine.keyHi, mine.keyLo, mine.idU, mine.fingerU).Scan(&seen); err != nil {
+		if err := s.Pool().QueryRow(t.Context(), s.sql.concurrent.sql, mine.keyHi, mine.keyLo, mine.idU, mine.fingerU).Scan(&seen); err != nil {
 			t.Fatal(err)
 		}
 		if !seen {
@@ -109,8 +109,8 @@ func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
 	}
 }
 
-// halfConn is a connection whose client goes in the middle of what it sends: the server gets the first
-// statement of it, and does not hear of the end.
+// halfConn is a connection whose client disappears in the middle of a message: the server gets its first
+// statement, and does not receive the end.
 type halfConn struct {
 	net.Conn
 	cut, gone atomic.Bool
@@ -257,7 +257,7 @@ func TestStatementThatIsNotSentAbortsNothing(t *testing.T) {
 }
 
 // A function that forgets to close the rows of its first statement, or whose connection is lost while it
-// reads them, has committed nothing, and is told so.
+// reads them, has committed nothing, and gets that error.
 func TestRowsOfTheFirstStatementLeftOpen(t *testing.T) {
 	s := ledger(t, Options{})
 	lost := func(ctx context.Context, tx pgx.Tx) {
@@ -301,8 +301,8 @@ func TestRowsOfTheFirstStatementLeftOpen(t *testing.T) {
 	}
 }
 
-// A server that was restarted, or ends sessions that are idle, has ended all connections of the store's
-// own. Nobody hears of that before they are used.
+// A server that was restarted, or that ends idle sessions, has closed all connections of the
+// store. The store notices that when it uses them.
 func TestStoreGoesOnWhenAllItsConnectionsHaveEnded(t *testing.T) {
 	s := open(t, nil, Options{})
 	claim := mustClaim(t, s, request("before")).Claim()

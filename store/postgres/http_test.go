@@ -39,7 +39,7 @@ func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 		}
 		if calls == 1 {
 			dieInLeaseMode(t, engines[1], stet.FromContext(r.Context()))
-			w.Header().Set("X-In-Vain", "1")
+			w.Header().Set("X-Lost", "1")
 		}
 		if _, err := stethttp.Tx[pgx.Tx](r.Context()).Exec(r.Context(), "INSERT INTO charges VALUES ($1)", string(body)); err != nil {
 			t.Error(err)
@@ -58,7 +58,7 @@ func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 201 || string(body) != "charged 42 euros" || res.Header.Get("X-In-Vain") != "" {
+	if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 201 || string(body) != "charged 42 euros" || res.Header.Get("X-Lost") != "" {
 		t.Errorf("%d %v %q, %v", res.StatusCode, res.Header, body, err)
 	}
 	var charged string

@@ -144,7 +144,7 @@ func (m *loadTest) calm(t *testing.T, admin *pgxpool.Pool) {
 			t.Fatalf("%d locks are left: %v", locks, err)
 		}
 	}
-	for m.s.Pool().Stat().AcquiredConns() != 0 { // a rollback that nobody waits for
+	for m.s.Pool().Stat().AcquiredConns() != 0 { // a rollback without a waiting caller
 		if !timer.Sleep(ctx, time.Millisecond) {
 			t.Fatalf("%d connections of the pool are still in use", m.s.Pool().Stat().AcquiredConns())
 		}

@@ -23,8 +23,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// While the one runs the other is told so, and of another fingerprint; what the one has
-// settled the other replays.
+// While one runs, the other gets in flight, or a mismatch; the outcome that one has
+// settled, the other replays.
 func TestGoAndSQLSeeOneAnother(t *testing.T) {
 	s := ledger(t, Options{})
 	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
@@ -289,7 +289,7 @@ func TestClaimThatWasFencedCannotSettleBySQL(t *testing.T) {
 	if n := charges(t, s); n != 0 {
 		t.Errorf("%d charges; want none", n)
 	}
-	// The other way round, who supervises waits for the transaction, and is told.
+	// Conversely, a lease claim waits for the transaction, and gets its outcome.
 	rec = mustClaim(t, s, request("other"))
 	tx = beginTx(t, s)
 	if _, err := tx.Exec(t.Context(), "SELECT stet.stet_settle($1, 200)", rec.Claim().String()); err != nil {
@@ -334,8 +334,8 @@ func TestFunctionsConflictAboveReadCommitted(t *testing.T) {
 	}
 }
 
-// A claim under a lease waits for a transaction that has begun its key by SQL, and hears
-// of the outcome. Other keys do not wait.
+// A claim under a lease waits for a transaction that has begun its key by SQL, and gets
+// the outcome. Other keys do not wait.
 func TestClaimUnderALeaseWaitsForSQL(t *testing.T) {
 	s := open(t, nil, Options{})
 	tx := beginTx(t, s)

@@ -149,7 +149,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 			l = s.lockedRows
 		}
 		err = s.alone(ctx, l, func() []call {
-			return []call{{s.sql.park, []any{r.ID[:], r.Fence}, changed(new(bool))}}
+			return []call{{s.sql.markUnknown, []any{r.ID[:], r.Fence}, changed(new(bool))}}
 		})
 		if !lockedRow(err) {
 			return rec, ok, err

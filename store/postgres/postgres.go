@@ -159,8 +159,8 @@ func prepares(c *pgxpool.Config) bool {
 // Writers + Readers + 14, 8 more while commits wait for a standby, and every 20 seconds one
 // for a moment that checks whether the server still writes commits to disk. An exhausted pool
 // therefore cannot stop lease renewals. Close the store before the pool, and after the engine.
-// Of the callbacks in the pool's configuration, only those that make a connection are called:
-// BeforeConnect, ValidateConnect, and those that dial, read or return a password.
+// Of the callbacks in the pool's configuration, the store calls only those for making a connection:
+// BeforeConnect, ValidateConnect, and the ones that dial, read or return a password.
 //
 // New refuses a missing or newer schema, a read replica, and a server with fsync or
 // synchronous_commit off (see Options.MayLoseCommits). If either is switched off later, claims

@@ -266,7 +266,7 @@ func readVersion(ctx context.Context, q rowQuerier, n names) (version int, err e
 }
 
 func (n names) tooNew(version int) error {
-	return fmt.Errorf("the tables of %s have version %d, and this program knows versions up to %d: run a program as new as the one that migrated them",
+	return fmt.Errorf("the tables of %s have version %d, and this program knows versions up to %d: run the version that migrated them, or a later one",
 		n.records, version, schemaVersion)
 }
 

@@ -94,7 +94,7 @@ func TestServerThatMayLoseCommitsIsRefused(t *testing.T) {
 	if _, err := New(t.Context(), connect(t, url), Options{}); !errors.Is(err, errLossy) || !strings.Contains(err.Error(), "MayLoseCommits") {
 		t.Errorf("New: %v", err)
 	}
-	s.own.Reset() // what is dialled from now on
+	s.own.Reset() // the next connections
 	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errLossy) {
 		t.Errorf("Claim since it was turned off: %v", err)
 	}
@@ -144,7 +144,7 @@ func TestStoreSurvivesTheServer(t *testing.T) {
 
 // The server may give a number of its sequence again after a crash if nothing was
 // committed since. So the fence of a transaction that never committed may be another's:
-// what it wrote went with it. No committed fence comes again.
+// its writes are rolled back. No committed fence comes again.
 func TestNoCommittedFenceComesAgainAfterACrash(t *testing.T) {
 	t.Parallel() // it mostly waits
 	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"wal_writer_delay": "10s"}})

@@ -225,12 +225,12 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	var ours bool
 	if err := tx.QueryRowContext(ctx, sqlStillLocked, t.locks.keyHi, t.locks.keyLo).Scan(&ours); err != nil {
 		if errors.Is(err, sql.ErrTxDone) {
-			return rec, fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end; what it wrote may stand, and no record of it does", store.ErrUnknown)
+			return rec, fmt.Errorf("postgres: %w: the function ended the transaction, and must not; its writes may be stored, but no record of them", store.ErrUnknown)
 		}
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
 	if !ours {
-		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand, and no record of it does", store.ErrUnknown)
+		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, and must not; its writes may be stored, but no record of them", store.ErrUnknown)
 	}
 	var at time.Time
 	var ignored bool

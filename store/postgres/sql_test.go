@@ -77,7 +77,7 @@ func TestFunctionCannotEndTheTransactionOfDatabaseSQL(t *testing.T) {
 	}
 }
 
-// A pool that is used up must hold nobody up for longer than its context.
+// With an exhausted pool, no caller waits longer than its context.
 func TestTransactionOfDatabaseSQLThatCannotBeginIsGivenUp(t *testing.T) {
 	pool := database(t)
 	s := open(t, pool, Options{})
@@ -142,7 +142,7 @@ func TestCommitOfDatabaseSQLThatTakesTooLongIsUnknown(t *testing.T) {
 		t.Errorf("RunTx: %v; want that it is not known", err)
 	}
 	close(free)
-	for mustRead(t, s, request("k").ID).State != store.Completed { // what was left to itself commits
+	for mustRead(t, s, request("k").ID).State != store.Completed { // the abandoned transaction commits
 		if t.Context().Err() != nil {
 			t.Fatal(t.Context().Err())
 		}

@@ -23,7 +23,7 @@ import (
 //     because standbys receive commits in order.
 
 // errUnconfirmed: the record may be on this server alone.
-var errUnconfirmed = fmt.Errorf("%w: no synchronous standby has confirmed what is stored", store.ErrUnknown)
+var errUnconfirmed = fmt.Errorf("%w: no synchronous standby has confirmed the stored record", store.ErrUnknown)
 
 // sqlConfirm is a commit that writes nothing that stays, if commits wait for a standby.
 const sqlConfirm = `SELECT CASE WHEN ` + replicated + ` THEN pg_logical_emit_message(true, 'stet', '') END::text`

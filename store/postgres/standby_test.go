@@ -82,7 +82,7 @@ func (c *cluster) wait(t testing.TB, standby string) {
 	go func() {
 		defer close(ended)
 		defer func() { _ = conn.Close(context.Background()) }()
-		for { // until the server has heard of the standby, a commit does not wait
+		for { // a commit does not wait until the standby is connected
 			_, err := conn.Exec(context.Background(), "CREATE TABLE IF NOT EXISTS probe (); DROP TABLE probe")
 			if err != nil {
 				return

@@ -18,15 +18,15 @@ import (
 type statements struct {
 	insert, end, read, extend           *statement // for many at a time
 	insertOne, endOne, regrant          *statement // for one at a time
-	park, watch, sweep, confirm         *statement
+	markUnknown, watch, sweep, confirm  *statement
 	browse, browseOpen, expire, replace *statement // of operators
 	finish, audible                     *statement // of transactions, on connections of the service's
 
-	accept, acceptOne, reaccept, take, look, giveBack                  *statement // of accepted operations
-	cancel, cancelRun, save, strike, dueRun, dueAny, dueRelay, relayed *statement
-	takeFree, relayedFree                                              *statement
+	accept, acceptOne, reaccept, take, look, giveBack                 *statement // of accepted operations
+	cancel, cancelRun, save, amend, dueRun, dueAny, dueRelay, relayed *statement
+	takeFree, relayedFree                                             *statement
 
-	enter, load, rival, finishOld      *statement // of transactions; for pgx
+	enter, load, concurrent, finishOld *statement // of transactions; for pgx
 	enterGroup, finishGroup, tellGroup *statement
 }
 
@@ -195,7 +195,7 @@ const dead = `state = CASE WHEN r.run_due IS NOT NULL THEN {accepted} WHEN r.out
 	due_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN statement_timestamp() + interval '24 hours' END,
 	lease_until = CASE WHEN r.run_due IS NOT NULL THEN statement_timestamp() END`
 
-var sqlPark = `
+var sqlMarkUnknown = `
 UPDATE {records} r SET ` + dead + `
 WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = {running} AND r.lease_until <= statement_timestamp()
 RETURNING {notify}, ` + selected(columns)
@@ -220,7 +220,7 @@ WITH d AS MATERIALIZED (
 		coalesce(r.forget_at <= statement_timestamp(), false) AS forgotten
 	FROM {records} r WHERE r.due_at <= statement_timestamp() AND ` + readable + `
 	ORDER BY r.due_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
-), parked AS (
+), marked AS (
 	UPDATE {records} r SET ` + dead + `
 	FROM d WHERE r.ctid = d.at AND d.dead RETURNING r.state, {notify}
 ), expired AS (
@@ -229,7 +229,7 @@ WITH d AS MATERIALIZED (
 ), purged AS (
 	DELETE FROM {records} r USING d WHERE r.ctid = d.at AND d.state <> {running} AND d.forgotten RETURNING 1
 )
-SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM parked WHERE state = {unknown}), (SELECT count(*) FROM expired), (SELECT count(*) FROM purged)`
+SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM marked WHERE state = {unknown}), (SELECT count(*) FROM expired), (SELECT count(*) FROM purged)`
 
 // patience bounds how long what follows in the same transaction waits for a lock.
 var patience = &statement{sql: fmt.Sprintf("SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true), "+audible,
@@ -260,17 +260,17 @@ func newStatements(n names) statements {
 	regrant := regranting(claimed, slices.Concat(toRunning), "1", "r.attempt + 1")
 	reaccept := regranting(accepted, slices.Concat(toWaiting, assignments{{"due_at", "NULL"}}), "0", "r.attempt")
 	return statements{
-		insert:    make(inserting(toRunning, "1", unseenMany(claimed))),
-		insertOne: make(inserting(toRunning, "1", unseenOne(claimed))),
-		regrant:   make(regrant.waiting()),
-		end:       make(closing.free(many(ended))),
-		endOne:    make(closing.waiting()),
-		read:      reading(make(sqlRead)),
-		extend:    make(extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)")),
-		park:      make(sqlPark),
-		watch:     make(sqlWatch),
-		sweep:     make(sqlSweep),
-		confirm:   make(sqlConfirm),
+		insert:      make(inserting(toRunning, "1", unseenMany(claimed))),
+		insertOne:   make(inserting(toRunning, "1", unseenOne(claimed))),
+		regrant:     make(regrant.waiting()),
+		end:         make(closing.free(many(ended))),
+		endOne:      make(closing.waiting()),
+		read:        reading(make(sqlRead)),
+		extend:      make(extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)")),
+		markUnknown: make(sqlMarkUnknown),
+		watch:       make(sqlWatch),
+		sweep:       make(sqlSweep),
+		confirm:     make(sqlConfirm),
 
 		browse:     reading(make(sqlBrowse)),
 		browseOpen: reading(make(sqlBrowseOpen)),
@@ -287,7 +287,7 @@ func newStatements(n names) statements {
 		cancel:      make(cancelling.waiting()),
 		cancelRun:   make(sqlCancelRun),
 		save:        make(saveSQL(true)),
-		strike:      make(saveSQL(false)),
+		amend:       make(saveSQL(false)),
 		dueRun:      make(dueSQL(sqlDueRun, "run_due")),
 		dueAny:      make(dueSQL(sqlDueAny, "run_due")),
 		dueRelay:    make(dueSQL(sqlDueRelay, "relay_due")),
@@ -298,9 +298,9 @@ func newStatements(n names) statements {
 		finishOld: make(sqlFinishOld),
 		audible:   make("SELECT " + audible),
 
-		enter: make(sqlEnter),
-		load:  make(sqlLoad),
-		rival: make(sqlRival),
+		enter:      make(sqlEnter),
+		load:       make(sqlLoad),
+		concurrent: make(sqlConcurrent),
 
 		enterGroup:  make(sqlEnterGroup),
 		finishGroup: make(finishing(many(finished)) + " ORDER BY e.id RETURNING r.settled_at"),

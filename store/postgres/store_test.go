@@ -79,7 +79,7 @@ func TestMigrateTogether(t *testing.T) {
 }
 
 // Batches form, nothing in them gets lost or mixed up, and duplicates of a key
-// are told one winner.
+// get one winner.
 func TestCallsShareStatements(t *testing.T) {
 	s := open(t, nil, Options{})
 	const callers, rounds = 256, 8
@@ -150,14 +150,14 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 		for _, c := range claims[1:] {
 			wg.Go(func() {
 				if err := s.Settle(ctx, c, completed("x"), keep); err != nil {
-					t.Errorf("Settle in the meantime, of one that is not locked: %v", err)
+					t.Errorf("Settle in the meantime, of an unlocked record: %v", err)
 				}
 			})
 		}
 		wg.Wait()
 		cancel()
 		if err := <-held; err == nil {
-			t.Error("Settle in the meantime, of the one that is locked: no error")
+			t.Error("Settle in the meantime, of the locked record: no error")
 		}
 		return nil
 	})
@@ -198,7 +198,7 @@ func TestBatchSkipsALockedRecord(t *testing.T) {
 		}
 		for _, o := range batch {
 			if o.err != nil || o.slow != (o.v.end.claim == locked) {
-				t.Errorf("of %d: slow %v, %v; the one that is locked: %v", len(batch), o.slow, o.err, o.v.end.claim == locked)
+				t.Errorf("of %d: slow %v, %v; the locked one: %v", len(batch), o.slow, o.err, o.v.end.claim == locked)
 			}
 		}
 	}
@@ -219,14 +219,14 @@ func TestTwoOutcomesInOneBatchHaveOneWinner(t *testing.T) {
 		for _, o := range batch {
 			result := string(o.v.end.out.Result.Body)
 			if o.slow || (result == stands) != (o.err == nil) || o.err != nil && !errors.Is(o.err, store.ErrFenced) {
-				t.Errorf("%s stands, and %s was told %v", stands, result, o.err)
+				t.Errorf("%s is stored, and %s got %v", stands, result, o.err)
 			}
 		}
 	}
 }
 
 // Notifications are committed one after the other: there must be none unless
-// somebody waits.
+// a caller waits.
 func TestOnlyWaitersAreNotified(t *testing.T) {
 	s := open(t, nil, Options{})
 	conn, err := s.Pool().Acquire(t.Context())
@@ -350,7 +350,7 @@ func TestEndedContextsDoNothing(t *testing.T) {
 	}
 }
 
-// A row that somebody has locked for a moment is renewed when it is free: what
+// A row with a short lock is renewed when the lock is released: a claim that
 // counts as renewed must have a lease.
 func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
 	s := open(t, nil, Options{})

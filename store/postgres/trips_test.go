@@ -112,7 +112,7 @@ func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 		t.Errorf("a transaction of one statement took %d round trips; want 3: begin, lock and look; the statement; record and commit", n)
 	}
 
-	// So does one that runs again what another run has released.
+	// So does a run after a released run.
 	for _, key := range []string{"warm again", "again"} {
 		lease, err := e.Begin(t.Context(), stet.Op{Scope: "alice", Key: key, Fingerprint: stet.NewFingerprint(nil)})
 		if err != nil {

@@ -227,7 +227,7 @@ func (t *transaction) busy(ctx context.Context, q txQuery) (store.Record, error)
 		return rec, nil
 	}
 	var differs bool
-	err := q.row(t.s.sql.rival, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&differs)
+	err := q.row(t.s.sql.concurrent, t.locks.keyHi, t.locks.keyLo, t.locks.idU, t.locks.fingerU).Scan(&differs)
 	if err != nil {
 		return rec, err
 	}

@@ -271,9 +271,9 @@ type cutConn struct {
 
 const (
 	whole      = iota
-	replyLost  // what is sent arrives, the reply does not
-	queryLost  // what is sent does not arrive
-	clientGone // the same, and the server does not hear of the end
+	replyLost  // the request arrives, the reply does not
+	queryLost  // the request does not arrive
+	clientGone // the same, and the server does not receive the end
 )
 
 func (c *cutConn) Write(b []byte) (int, error) {
@@ -386,7 +386,7 @@ func TestTransactionWithoutItsClientIsEnded(t *testing.T) {
 
 func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
 	s, down := frail(t, 300*time.Millisecond)
-	s.own.Reset() // what is dialled from now on fails
+	s.own.Reset() // new connections fail
 	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		down.Store(true)
 		return cutAfter(replyLost)(ctx, tx, r)
@@ -401,17 +401,17 @@ func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
 }
 
 // A transaction that asks for something else, and will be refused, may hold the
-// lock for a moment after the operation was committed. Who finds it there and has
-// not seen the commit must not be told that the key is somebody else's.
-func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
+// lock for a moment after the operation was committed. A caller that finds the lock and has
+// not seen the commit must not get a mismatch.
+func TestConcurrentTransactionDoesNotHideACommittedOutcome(t *testing.T) {
 	s := open(t, nil, Options{})
 	req := request("k")
 	if _, err := s.RunTx(t.Context(), req, keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }); err != nil {
 		t.Fatal(err)
 	}
-	rival := req
-	rival.Fingerprint = stet.NewFingerprint([]byte("something else"))
-	held := s.locks(rival.ID, rival.Fingerprint)
+	other := req
+	other.Fingerprint = stet.NewFingerprint([]byte("something else"))
+	held := s.locks(other.ID, other.Fingerprint)
 	tx, err := s.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -425,7 +425,7 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result.Body) != "x" {
 		t.Errorf("%+v, %v", rec, err)
 	}
-	other := request("k")
+	other = request("k")
 	other.Fingerprint = stet.NewFingerprint([]byte("a third thing"))
 	late = &transaction{s: s, req: &other, locks: s.locks(other.ID, other.Fingerprint), fence: -1}
 	if _, err := late.busy(t.Context(), query); !errors.Is(err, store.ErrMismatch) {

@@ -35,7 +35,7 @@ func noWork(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 // However a transaction ends, its key is free afterwards, and its connection can be used again.
 func TestNoLockOutlivesItsTransaction(t *testing.T) {
 	boom := errors.New("boom")
-	meanwhile := func(s *Store, work function) function { // another has written the record
+	afterAnother := func(s *Store, work function) function { // another has written the record
 		return func(ctx context.Context, tx pgx.Tx, rec store.Record) (store.Settlement, error) {
 			if _, err := s.Claim(ctx, request(rec.ID.String())); err != nil {
 				return store.Settlement{}, err
@@ -56,8 +56,8 @@ func TestNoLockOutlivesItsTransaction(t *testing.T) {
 		"goexit":           {func(*Store) function { return leaving(runtime.Goexit) }, true},
 		"failed statement": {func(*Store) function { return before(charge, "SELECT 1 / 0") }, true},
 		"ended by SQL":     {func(*Store) function { return before(noWork, "ROLLBACK") }, true},
-		"taken":            {func(s *Store) function { return meanwhile(s, charge) }, true},
-		"taken, no work":   {func(s *Store) function { return meanwhile(s, noWork) }, true},
+		"taken":            {func(s *Store) function { return afterAnother(s, charge) }, true},
+		"taken, no work":   {func(s *Store) function { return afterAnother(s, noWork) }, true},
 		"cannot be written": {func(*Store) function {
 			return func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 				return store.Settlement{State: store.Completed, Result: store.Result{Type: "\x00"}}, nil

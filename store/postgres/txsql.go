@@ -18,9 +18,9 @@ SELECT CASE
 	ELSE 0 END, statement_timestamp(), ` + replicated + `, ` + selected(columns) + `
 FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
 
-// sqlRival reports whether the transaction that has the key's lock has published
+// sqlConcurrent reports whether the transaction that has the key's lock has published
 // another fingerprint.
-const sqlRival = `
+const sqlConcurrent = `
 SELECT EXISTS (
 	SELECT FROM pg_locks k JOIN pg_locks f ON f.pid = k.pid OR
 		f.pid IS NULL AND k.pid IS NULL AND f.virtualtransaction = k.virtualtransaction

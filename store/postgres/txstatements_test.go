@@ -71,7 +71,7 @@ func firstStatements() map[string]firstStatement {
 	return all
 }
 
-// firstRowsStatements are those that return rows.
+// firstRowsStatements return rows.
 func firstRowsStatements() map[string]firstStatement {
 	return map[string]firstStatement{
 		"rows, left early": func(ctx context.Context, tx pgx.Tx) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Where sessions are to hear of errors alone, the server does not say that the wait of a
+// If sessions receive errors only, the server does not report that the wait of a
 // commit was cut short.
 func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), s.commitTimeout)
 			defer cancel()
 			if err := call(ctx); err == nil {
-				t.Errorf("%s: no error, and no standby has what it wrote", name)
+				t.Errorf("%s: no error, and no standby has its write", name)
 			}
 		})
 	}
@@ -254,7 +254,7 @@ func TestLateWritesOfAUserUnderARoleAreWaitedFor(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	c.configure(t, "absent")
-	for waits := 0; waits == 0; { // until the server has heard of the standby
+	for waits := 0; waits == 0; { // until the standby is connected
 		ctx, cancel := context.WithCancel(t.Context())
 		claimed := make(chan struct{})
 		go func() {

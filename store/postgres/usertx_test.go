@@ -89,7 +89,7 @@ var pgxTx = map[string]func(ctx context.Context, tx pgx.Tx, sql string, args ...
 	},
 }
 
-// stale is a claim that somebody else has overtaken.
+// stale is a claim that a newer claim has replaced.
 func stale(t testing.TB, s *Store) store.Claim {
 	t.Helper()
 	c := taken(t, s).Claim()

@@ -60,7 +60,7 @@ func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Reco
 		case r.lapsed() && r.Owner != owner:
 			rec, _, err := s.change(ctx, nil, r, stepPark)
 			if err != nil || rec.State == store.Running {
-				return rec, explain("park", err)
+				return rec, explain("mark unknown", err)
 			}
 		case r.State != store.Accepted || r.Owner == owner || r.now.Before(r.lease):
 			return r.record(), explain("take", s.ensureReplicated(ctx, r, owner))
@@ -188,7 +188,7 @@ func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 // Amend implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
 func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
-	return s.put(ctx, s.slow, c.ID, claimCall(s.sql.strike, c, notes.Marshal()))
+	return s.put(ctx, s.slow, c.ID, claimCall(s.sql.amend, c, notes.Marshal()))
 }
 
 // put executes a statement that writes notes.
@@ -280,7 +280,7 @@ func (s *Store) handOut(ctx context.Context, st *statement, limit int, args []an
 		return []call{due}
 	})
 	if err != nil {
-		return nil, explain("hand out", err)
+		return nil, explain("due", err)
 	}
-	return recs, partial("hand out", bad)
+	return recs, partial("due", bad)
 }

@@ -35,7 +35,7 @@ func finish(s *Store, c store.Claim, mode int32) error {
 	})
 }
 
-// A worker whose COMMIT was not answered gives the operation back: it is told what
+// A worker whose COMMIT was not acknowledged returns the operation: it learns what
 // became of the transaction, and so either it is run again or it has been done.
 func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
@@ -64,7 +64,7 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	}
 }
 
-// Where the server does not hear that its client is gone, the transaction would hold
+// If the server does not notice that its client is gone, the transaction would hold
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
@@ -84,7 +84,7 @@ func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// Whoever is told that a COMMIT was not answered need not wait for it any more.
+// A caller with an unacknowledged COMMIT need not wait for it any more.
 func TestInTxWaitsForALostCommitToEnd(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
 	execSQL(t, s.Pool(), `CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -313,7 +313,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// Who waits for a run hears of its end, whatever that is.
+// A waiting caller receives the end of the run, whatever its kind.
 func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	s := open(t, nil, Options{})
 	conn, err := s.Pool().Acquire(t.Context())
@@ -354,8 +354,8 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	}
 }
 
-// The step to the tables of accepted work leaves what is there unchanged, and so does
-// the way back, but for what has no place there.
+// The migration to the tables of accepted work leaves existing rows unchanged, and so does
+// the way back, except for rows that have no place there.
 func TestStepToWorkKeepsRecords(t *testing.T) {
 	pool := database(t)
 	steps, err := Migrations(Options{})

@@ -207,7 +207,7 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 }
 
 // writeFast inserts claims and acceptances and writes ends, all in one transaction and round
-// trip. It returns those that were not possible that way.
+// trip. It returns the writes that were not possible that way.
 func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (left []*op[write], err error) {
 	n := 0
 	for _, ops := range groups {

@@ -158,7 +158,7 @@ func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
 	return masters, nil
 }
 
-// take reads records in the given order and adds those that match to the page. It reports
+// take reads records in the given order and adds the matching ones to the page. It reports
 // whether the page became full before the end.
 func (b *browsing) take(ctx context.Context, at *place, ids []store.ID) (full bool, err error) {
 	for len(ids) > 0 {

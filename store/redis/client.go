@@ -47,7 +47,7 @@ type Cluster interface {
 type Pipeliner interface {
 	// Pipeline sends commands one after the other on one connection to the server
 	// that serves the hash slot of key, and returns their replies as Do does, but
-	// those that are errors as a ReplyError among them. It follows no redirection,
+	// error replies are ReplyErrors among them. It follows no redirection,
 	// and never sends a command again. The last command may block, which must not
 	// hold up other callers. An error leaves open which commands were executed.
 	Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error)
@@ -93,21 +93,21 @@ func newScript(parts ...string) script {
 }
 
 var (
-	claimScript   = newScript("claim")
-	settleScript  = newScript("settle")
-	outboxScript  = newScript("work", "settle")
-	releaseScript = newScript("work", "release")
-	extendScript  = newScript("extend")
-	renewScript   = newScript("renew")
-	readScript    = newScript("read")
-	watchScript   = newScript("watch")
-	sweepScript   = newScript("work", "sweep")
-	parkScript    = newScript("park")
-	peekScript    = newScript("peek")
-	liveScript    = newScript("live")
-	expireScript  = newScript("expire")
-	touchScript   = newScript("touch")
-	probeScript   = newScript("probe")
+	claimScript       = newScript("claim")
+	settleScript      = newScript("settle")
+	outboxScript      = newScript("work", "settle")
+	releaseScript     = newScript("work", "release")
+	extendScript      = newScript("extend")
+	renewScript       = newScript("renew")
+	readScript        = newScript("read")
+	watchScript       = newScript("watch")
+	sweepScript       = newScript("work", "sweep")
+	markUnknownScript = newScript("markunknown")
+	peekScript        = newScript("peek")
+	liveScript        = newScript("live")
+	expireScript      = newScript("expire")
+	touchScript       = newScript("touch")
+	probeScript       = newScript("probe")
 
 	acceptScript   = newScript("work", "accept")
 	takeScript     = newScript("work", "take")

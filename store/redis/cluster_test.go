@@ -112,18 +112,18 @@ func TestNothingRunsTwiceWhileSlotsMove(t *testing.T) {
 	}
 }
 
-// mending is a client of a cluster that is fixed when it first returns an error.
-type mending struct {
+// repairing is a client of a cluster that is repaired when it first returns an error.
+type repairing struct {
 	conn
 	redis.Cluster
-	once sync.Once
-	mend func()
+	once   sync.Once
+	repair func()
 }
 
-func (m *mending) Do(ctx context.Context, key string, args ...string) (any, error) {
+func (m *repairing) Do(ctx context.Context, key string, args ...string) (any, error) {
 	reply, err := m.conn.Do(ctx, key, args...)
 	if err != nil {
-		m.once.Do(m.mend)
+		m.once.Do(m.repair)
 	}
 	return reply, err
 }
@@ -159,22 +159,22 @@ func TestSlotThatServersDoNotKnowForAMomentIsWaitedFor(t *testing.T) {
 				}
 				return true
 			})
-			mended := false
+			repaired := false
 			c := dial(t, l, cluster.Addrs()...)
-			s := open(t, &mending{conn: c, Cluster: c.(redis.Cluster), mend: func() {
-				mended = true
+			s := open(t, &repairing{conn: c, Cluster: c.(redis.Cluster), repair: func() {
+				repaired = true
 				if err := all("SETSLOT", slot, "NODE", id); err != nil {
 					t.Error(err)
 				}
 			}}, redis.Options{})
-			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner || !mended {
-				t.Errorf("Claim: %+v, %v; the slot was missing: %v", rec, err, mended)
+			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner || !repaired {
+				t.Errorf("Claim: %+v, %v; the slot was missing: %v", rec, err, repaired)
 			}
 		})
 	}
 }
 
-// tallying is a client of a cluster that counts what is sent.
+// tallying is a client of a cluster that counts the commands it sends.
 type tallying struct {
 	conn
 	redis.Cluster

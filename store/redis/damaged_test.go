@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// TestDamagedRecordIsReadWithoutHarm: whatever is stored, the record that comes of
+// TestDamagedRecordIsReadWithoutHarm: for any stored bytes, the record that comes of
 // it is one, or there is an error. (No fuzz target: rueidis, in the same test
 // binary, takes many minutes to compile for one.)
 func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
@@ -33,8 +33,8 @@ func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
 	})
 }
 
-// TestForgedCursorIsRefused: a cursor comes back from clients. One that is taken is
-// one that was given out.
+// TestForgedCursorIsRefused: a cursor comes back from clients. Only a cursor that the store
+// returned is accepted.
 func TestForgedCursorIsRefused(t *testing.T) {
 	q := store.Query{States: []store.State{store.Unknown}}
 	rapid.Check(t, func(t *rapid.T) {

@@ -83,7 +83,7 @@ func ExampleNew_goRedis() {
 	// charged true <nil>
 }
 
-// Operators find what is stuck through the index of running and unknown records.
+// Operators find stuck records through the index of running and unknown records.
 func ExampleStore_Browse() {
 	addr, stop := exampleServer()
 	defer stop()
@@ -117,7 +117,7 @@ func ExampleStore_Browse() {
 	// Output: running true 1
 }
 
-// The record is the queue of accepted operations, and the outbox of what they tell
+// The record is the queue of accepted operations, and the outbox of their messages to
 // others.
 func ExampleStore_Due() {
 	addr, stop := exampleServer()

@@ -13,7 +13,7 @@ const (
 	atATime  = 8   // scripts of one call that run concurrently, except in a cluster
 )
 
-// group divides n things into lists of those that one script may work on: the
+// group divides n things into lists that one script may work on: the
 // keys of a script must be in one slot of a cluster.
 func (s *Store) group(n int, id func(i int) store.ID) (groups [][]int) {
 	open := make(map[int]int) // by shard: the list that is not full

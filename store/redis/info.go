@@ -6,7 +6,7 @@ import "context"
 // and, where the server tells it, the setting appendfsync; and as "may not publish"
 // why the user may not publish to the channel of the default Options.Prefix, if that is
 // so. The names are the servers' addresses, or "" of a client that is not a Cluster. It
-// is for tools that examine servers, also those that New refuses.
+// is for tools that examine servers, also servers that New refuses.
 func Info(ctx context.Context, client Client) (map[string]map[string]string, error) {
 	servers, err := servers(ctx, client)
 	if err != nil {
@@ -29,8 +29,8 @@ func Info(ctx context.Context, client Client) (map[string]map[string]string, err
 	return all, nil
 }
 
-// askSetting returns a setting of a server. It is not ok where the server does
-// not say; those that others operate often refuse CONFIG.
+// askSetting returns a setting of a server. It is not ok if the server does
+// not return it; hosted servers often refuse CONFIG.
 func askSetting(ctx context.Context, c Client, name string) (value string, ok bool) {
 	reply, err := c.Do(ctx, "", "CONFIG", "GET", name)
 	if err != nil {

@@ -157,23 +157,23 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 		if n := len(lost); n > 1 || n == 0 && !there[live[0].ID] {
 			t.Errorf("%d claims are lost; want the one with another fence", n)
 		}
-		want, parked, partly := 0, 0, false
+		want, marked, partly := 0, 0, false
 		for _, claim := range lapsed {
 			if !there[claim.ID] {
 				want++
 			}
 		}
 		// A healthy server that is busy may be too late for one sweep, which says so; the next one marks unknown the rest.
-		for more, end := true, time.Now().Add(time.Minute); more || parked < want && time.Now().Before(end); {
+		for more, end := true, time.Now().Add(time.Minute); more || marked < want && time.Now().Before(end); {
 			swept, err := s.Sweep(t.Context(), 100)
 			_, ok := errors.AsType[*store.PartialError](err)
 			if err != nil && !ok {
 				t.Fatalf("Sweep: %v; want a PartialError", err)
 			}
-			parked, partly, more = parked+swept.MarkedUnknown, partly || ok, swept.More
+			marked, partly, more = marked+swept.MarkedUnknown, partly || ok, swept.More
 		}
-		if parked != want || !partly {
-			t.Errorf("%d became unknown of %d on healthy servers; a PartialError came: %v", parked, want, partly)
+		if marked != want || !partly {
+			t.Errorf("%d became unknown of %d on healthy servers; a PartialError came: %v", marked, want, partly)
 		}
 	})
 }

@@ -234,12 +234,12 @@ func damagedRecord(id store.ID, value any) store.Record {
 	case packed[1] == 0 || packed[1] > byte(store.Accepted):
 		r.Damage = fmt.Sprintf("there is no state %d", packed[1])
 	default:
-		r.Damage = "its label, its fence, or what it was to return, cannot be read"
+		r.Damage = "its label, its fence or its expected reply cannot be read"
 	}
 	if len(packed) >= 92 {
 		copy(r.Owner[:], packed[36:])
 		copy(r.Scope[:], packed[52:])
-		r.Fence = int64(binary.BigEndian.Uint64([]byte(packed[84:92]))) //nolint:gosec // as it is
+		r.Fence = int64(binary.BigEndian.Uint64([]byte(packed[84:92]))) //nolint:gosec // the same 64 bits
 	}
 	return r
 }

@@ -25,7 +25,7 @@ func do(t testing.TB, c redis.Client, args ...string) any {
 	return reply
 }
 
-// recordKey is the name of a record. It is part of what is stored: a change of it
+// recordKey is the name of a record. It is part of the data format: a change of it
 // forgets all operations.
 func recordKey(prefix string, id store.ID) string {
 	return fmt.Sprintf("%s:{%03x}:op:%x", prefix, binary.BigEndian.Uint16(id[8:])%1024, id[:])
@@ -87,7 +87,7 @@ func TestFenceGrowsAlthoughTheRecordIsForgottenAndTheClockGoesBack(t *testing.T)
 			accepted := mustAccept(t, s, req, 0)
 			taken := mustTake(t, s, req.ID)
 			if accepted.Fence <= last || taken.Fence <= accepted.Fence {
-				t.Errorf("after the fence %d one that is accepted has %d, and taken %d", last, accepted.Fence, taken.Fence)
+				t.Errorf("after the fence %d an accepted record has %d, and a taken one %d", last, accepted.Fence, taken.Fence)
 			}
 			last = taken.Fence
 			mustSettle(t, s, taken.Claim(), "x")
@@ -100,7 +100,7 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		for name, spoil := range map[string]func(key string){
+		for name, damage := range map[string]func(key string){
 			"cut off":         func(key string) { do(t, c, "SET", key, "\x01\x01") },
 			"empty":           func(key string) { do(t, c, "SET", key, "") },
 			"a newer version": func(key string) { do(t, c, "SETRANGE", key, "0", "\x03") },
@@ -110,7 +110,7 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 		} {
 			req := request(name)
 			rec := mustClaim(t, s, req)
-			spoil(recordKey(prefix, req.ID))
+			damage(recordKey(prefix, req.ID))
 			_, claimed := s.Claim(t.Context(), req)
 			_, read := s.Read(t.Context(), req.ID)
 			_, accepted := s.Accept(t.Context(), req, []byte("work"), 0)
@@ -164,7 +164,7 @@ func TestRunningAndUnknownRecordsNeverExpireByThemselves(t *testing.T) {
 		req.Owner, req.Lease = store.NewOwner(), 1
 		mustClaim(t, s, req)
 		req.Owner = store.NewOwner()
-		stettest.Eventually(t, "the record is parked", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == store.Unknown })
+		stettest.Eventually(t, "the record is unknown", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == store.Unknown })
 		if n := ttl(); n != -1 {
 			t.Errorf("an unknown record expires in %d ms", n)
 		}
@@ -184,7 +184,7 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 				}
 			}
 		}
-		settled, released, parked := request("settled"), request("released"), request("parked")
+		settled, released, unknown := request("settled"), request("released"), request("unknown")
 		rec := mustClaim(t, s, settled)
 		indexed("running", settled.ID, 1)
 		mustSettle(t, s, rec.Claim(), "x")
@@ -193,13 +193,16 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		indexed("released", released.ID, 0)
-		parked.Lease = 1
-		rec = mustClaim(t, s, parked)
-		parked.Owner = store.NewOwner()
-		stettest.Eventually(t, "it is parked", func() bool { rec, err := s.Claim(t.Context(), parked); return err == nil && rec.State == store.Unknown })
-		indexed("unknown", parked.ID, 1)
+		unknown.Lease = 1
+		rec = mustClaim(t, s, unknown)
+		unknown.Owner = store.NewOwner()
+		stettest.Eventually(t, "it is unknown", func() bool {
+			rec, err := s.Claim(t.Context(), unknown)
+			return err == nil && rec.State == store.Unknown
+		})
+		indexed("unknown", unknown.ID, 1)
 		mustSettle(t, s, rec.Claim(), "late")
-		indexed("settled after all", parked.ID, 0)
+		indexed("settled after all", unknown.ID, 0)
 	})
 }
 

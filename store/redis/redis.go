@@ -3,7 +3,7 @@
 //
 // It keeps the promises of package stet if Redis loses no write that it has acknowledged. Redis
 // loses such writes when a server without an append-only file crashes, up to a second of them
-// with appendfsync everysec, and in a failover those that the replica lacks. Options.Replicas
+// with appendfsync everysec, and in a failover the writes that the replica lacks. Options.Replicas
 // makes the last less likely. An operation may then run twice. If that is not acceptable,
 // compare the fence in the business transaction, make the key a unique column of it, or use a
 // store that shares the transaction.

@@ -35,7 +35,7 @@ func (o *Options) checkReplicas(client Client) error {
 
 // replicated returns nil once Options.Replicas replicas have a record in that state. WAIT counts
 // the writes of its own connection only, so an unchanged record is written again on that
-// connection. Replicas apply writes in order: one that has the second write has the first.
+// connection. Replicas apply writes in order: a replica with the second write has the first.
 func (s *Store) replicated(ctx context.Context, step string, c store.Claim, state store.State) error {
 	if s.o.Replicas == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (s *Store) replicated(ctx context.Context, step string, c store.Claim, stat
 	case written == 0:
 		return unconfirmed(step, errChanged)
 	case have < int64(s.o.Replicas):
-		return unconfirmed(step, fmt.Errorf("%d of %d replicas have acknowledged it within %v; look after the replicas, or lower Options.Replicas",
+		return unconfirmed(step, fmt.Errorf("%d of %d replicas have acknowledged it within %v; check the replicas, or lower Options.Replicas",
 			have, s.o.Replicas, wait.Round(time.Millisecond)))
 	}
 	return nil

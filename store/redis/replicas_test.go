@@ -55,7 +55,7 @@ func eachReplicated(t *testing.T, f func(t *testing.T, p pair, patient, hasty *r
 	}
 }
 
-// lacking requires that a call say that replicas lack what it wrote.
+// lacking requires that a call says that replicas lack its write.
 func lacking(t testing.TB, what string, err error) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") || errors.Is(err, store.ErrFenced) {
@@ -185,7 +185,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stettest.Eventually(t, "the expired run is parked", func() bool {
+		stettest.Eventually(t, "the expired run is unknown", func() bool {
 			rec, err := take(dead)
 			return err == nil && rec.State == store.Unknown
 		})
@@ -206,7 +206,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 			lacking(t, what+" by another", accept(req))
 		}
 		lacking(t, "Save", s.Save(ctx, running.Claim(), store.Notes{Version: 1, Data: []byte("noted")}, false))
-		lacking(t, "Amend", s.Amend(ctx, unknown.Claim(), store.Notes{Version: 1, Data: []byte("struck")}))
+		lacking(t, "Amend", s.Amend(ctx, unknown.Claim(), store.Notes{Version: 1, Data: []byte("amended")}))
 		if rec, err := s.Cancel(ctx, running.Claim(), store.Settlement{State: store.Failed}, keep); err != nil || !rec.Cancelling {
 			t.Errorf("Cancel of what runs, without the replica: %+v, %v", rec, err)
 		}
@@ -307,8 +307,8 @@ func newReplicatedCluster(t testing.TB, masters int) *rig.RedisCluster {
 	return c
 }
 
-// thereAndBack moves slots between two servers. A move is refused while some
-// server has not heard of the one before.
+// thereAndBack moves slots between two servers. A server refuses a move until it has
+// received the previous one.
 func thereAndBack(ctx context.Context, c *rig.RedisCluster) error {
 	for from := range 2 {
 		err := errors.New("not moved")
@@ -417,7 +417,7 @@ func TestReplicasOfANewMasterDoNotVouchForTheOldOnesWrites(t *testing.T) {
 			mustContain(t, err, "failover")
 			s := open(t, promoted, o)
 			if now := mustRead(t, s, rec.ID); now.State != store.Running {
-				t.Fatalf("the new master has what only the old one was told: %+v", now)
+				t.Fatalf("the new master has a write that only the old one received: %+v", now)
 			}
 			mustSettle(t, s, rec.Claim(), "x") // as the engine repeats it
 		})
@@ -447,7 +447,7 @@ func (a asked) Servers(context.Context) (map[string]redis.Client, error) {
 	return map[string]redis.Client{"b": b}, nil
 }
 
-// fit answers what is asked of a server that is fit.
+// fit answers the requests for a suitable server.
 func fit(args []string) (any, error) {
 	if args[0] == "INFO" {
 		return "redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:1\r\naof_enabled:1\r\nconnected_slaves:0\r\n", nil

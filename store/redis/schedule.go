@@ -28,10 +28,9 @@ const (
 // when its first record is due, or an earlier one. It only makes Due faster: no record depends
 // on it, because the queues are written in the same atomic step as the records.
 
-// scheduleKey begins the keys of the schedule for a kind of queue. "agenda" is part of the data
-// format.
+// scheduleKey begins the keys of the schedule for a kind of queue: a part of the data format.
 func (s *Store) scheduleKey(what waitsFor) string {
-	return s.o.Prefix + ":{agenda}:" + queueNames[what]
+	return s.o.Prefix + ":{schedule}:" + queueNames[what]
 }
 
 // queueing appends the keys of a record's queues and, if they can be written in the same step,
@@ -134,7 +133,7 @@ func (s *Store) due(ctx context.Context, q dueQuery) ([]store.Record, error) {
 	return all.recs, failed
 }
 
-// scheduled returns queues that have something due: of each name those that are due longest;
+// scheduled returns queues that have something due: of each name the ones that are due longest;
 // and whether there may be more of them.
 func (s *Store) scheduled(ctx context.Context, q dueQuery, limit int) (reads []queueRead, more bool, err error) {
 	ctx, cancel := s.phase(ctx, 4)
@@ -170,8 +169,7 @@ func (s *Store) scheduled(ctx context.Context, q dueQuery, limit int) (reads []q
 	return reads[:min(len(reads), limit)], more || len(reads) >= limit, p.err
 }
 
-// inTurns reorders things so that names take turns, each name's things in their order. The
-// order of the names is random: with little room, none is always first.
+// inTurns reorders things so that names take turns, in random order.
 func inTurns[T any](some []T, name func(T) string) []T {
 	byName := make(map[string][]T)
 	for _, it := range some {
@@ -249,7 +247,7 @@ func (s *Store) readQueues(ctx context.Context, q dueQuery, reads []queueRead, r
 }
 
 // peekQueues returns the records that seem to be due in some queues, up to most of each, and
-// notes what is due later; and for how many queues the server does not answer, with the error.
+// records when others are due later; and for how many queues the server does not answer, with the error.
 func (s *Store) peekQueues(ctx context.Context, what waitsFor, reads []queueRead, most int) (found []candidate, missing int, failed error) {
 	ctx, cancel := s.phase(ctx, 3)
 	defer cancel()
@@ -284,7 +282,7 @@ func (s *Store) peekQueues(ctx context.Context, what waitsFor, reads []queueRead
 }
 
 // takeDue returns those of the records that are due, with their work, makes them due again later,
-// and names those that cannot be read. An error concerns some of them only.
+// and names the unreadable ones. An error concerns some of them only.
 func (s *Store) takeDue(ctx context.Context, q dueQuery, reads []queueRead, some []candidate) (h dueBatch, err error) {
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()

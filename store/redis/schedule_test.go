@@ -19,9 +19,9 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// scheduleKey is part of what is stored, like recordKey. The schedule of each name is behind it
+// scheduleKey is part of the data format, like recordKey. The schedule of each name is behind it
 // and a colon.
-func scheduleKey(prefix string, what waitsFor) string { return prefix + ":{agenda}:" + kinds[what] }
+func scheduleKey(prefix string, what waitsFor) string { return prefix + ":{schedule}:" + kinds[what] }
 
 func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
@@ -132,7 +132,7 @@ func TestSweep_SchedulesRecordsOfAProcessThatDied(t *testing.T) {
 				id := wait(t, dying, what)
 				s := open(t, c, redis.Options{Prefix: prefix})
 				if got := mustDue(t, s, what, 10, time.Hour); len(got) != 0 {
-					t.Fatal("the schedule was written; this test is about one that was not")
+					t.Fatal("the schedule was written; this test needs an unwritten one")
 				}
 				sweepAll(t, s)
 				if got := mustDue(t, s, what, 10, time.Hour); !slices.Equal(got, []store.ID{id}) {
@@ -152,7 +152,7 @@ func TestScheduleIsWrittenOnceItsServerIsBack(t *testing.T) {
 			var away atomic.Bool
 			away.Store(true)
 			s := open(t, meddle(&meddled{c, func(key string, _ []string) error {
-				if away.Load() && strings.HasPrefix(key, prefix+":{agenda}:") {
+				if away.Load() && strings.HasPrefix(key, prefix+":{schedule}:") {
 					return errors.New("it is away")
 				}
 				return nil
@@ -177,7 +177,7 @@ func TestDue_FindsARecordAddedDuringARead(t *testing.T) {
 			mustAccept(t, s, first, 0)
 			var once sync.Once
 			looker := open(t, meddle(&meddled{c, func(key string, args []string) error {
-				if key == scheduleKey(prefix, toRun) && len(args) == 5 { // it writes what it has seen
+				if key == scheduleKey(prefix, toRun) && len(args) == 5 { // it writes the result of its reads
 					once.Do(func() { mustAccept(t, s, second, lapse) })
 				}
 				return nil
@@ -342,7 +342,7 @@ func TestRecordThatIsGoneHoldsUpNoQueue(t *testing.T) {
 			}
 		}
 		if got := mustDue(t, s, toRun, 10, time.Hour); !slices.Equal(got, want) {
-			t.Errorf("%d records are due; want those that are there", len(got))
+			t.Errorf("%d records are due; want the existing ones", len(got))
 		}
 		if got := mustDue(t, s, toRun, 10, time.Hour); len(got) != 0 {
 			t.Errorf("%d records are due again", len(got))
@@ -398,7 +398,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 	}
 }
 
-// work runs what is due, and settles it with messages.
+// work runs due operations, and settles them with messages.
 func work(t *testing.T, s *redis.Store, runs *sync.Map) {
 	t.Helper()
 	recs, _ := s.Due(t.Context(), 10, 2*time.Second)

@@ -81,7 +81,7 @@ func (w *scheduleWriter) run(ctx context.Context) {
 	}
 }
 
-// write writes what is pending, or puts it back and returns false.
+// write writes the pending entries, or puts them back and returns false.
 func (w *scheduleWriter) write(ctx context.Context) (ok bool) {
 	w.mu.Lock()
 	some, written := w.pending, w.written

@@ -102,7 +102,7 @@ func (s *Store) inspect(ctx context.Context) error {
 			return err
 		}
 		if info["aof_enabled"] == "0" && s.checks.first(name) {
-			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server keeps no append-only file: if it crashes, it forgets what has run, and operations run twice; set appendonly yes",
+			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server keeps no append-only file: after a crash it has lost records, and operations run twice; set appendonly yes",
 				slog.String("server", name))
 		}
 		if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.o.Replicas && s.checks.first("replicas "+name) {

@@ -73,7 +73,7 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 						t.Fatalf("page %d: %+v, %v", pages, page, err)
 					}
 					q.After = page.Next
-					// The lists, what is on them, and three answers for each of the few looked at.
+					// The lists, their entries, and three answers for each of the few records read.
 					if n := of.listed.Load(); n > of.lists*bound+64+64+3*64 {
 						t.Errorf("page %d, of one record, has read %d values; %d records are running", pages, n, records)
 					}
@@ -107,7 +107,7 @@ func TestScopeWithoutTheStuckIsBrowsedInBoundedPages(t *testing.T) {
 	c := &counting{Client: dial(t, libraries[1], addr)}
 	s := open(t, c, redis.Options{CheckEvery: -1})
 	claimMany(t, s, 5000)
-	q := store.Query{States: stuck, Scope: store.DigestScope("", "nobody"), Limit: 10}
+	q := store.Query{States: stuck, Scope: store.DigestScope("", "unused"), Limit: 10}
 	for pages := 1; ; pages++ {
 		c.listed.Store(0)
 		page, err := s.Browse(t.Context(), q)

@@ -40,9 +40,9 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	}
 	full := len(expired) >= limit
 	swept.More = full || to < shards
-	parked, unparked := s.park(ctx, expired[:min(len(expired), limit)])
-	swept.MarkedUnknown = parked
-	err = cmp.Or(err, unparked)
+	marked, unmarked := s.markUnknown(ctx, expired[:min(len(expired), limit)])
+	swept.MarkedUnknown = marked
+	err = cmp.Or(err, unmarked)
 	for what, reads := range waiting {
 		if len(reads) > 0 {
 			limited, cancel := s.phase(ctx, 1)
@@ -126,9 +126,9 @@ func (s *Store) evalEach(ctx context.Context, sc script, names []string, keys in
 	return lists, &store.PartialError{Cause: err}
 }
 
-// park marks those of the records as unknown whose lease has expired, and makes those that may
-// be repeated due. An error concerns some of them only.
-func (s *Store) park(ctx context.Context, ids []store.ID) (parked int, err error) {
+// markUnknown marks the records with expired leases unknown, and makes those due that may
+// be repeated. An error concerns some of them only.
+func (s *Store) markUnknown(ctx context.Context, ids []store.ID) (marked int, err error) {
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()
 	groups := s.group(len(ids), func(i int) store.ID { return ids[i] })
@@ -141,7 +141,7 @@ func (s *Store) park(ctx context.Context, ids []store.ID) (parked int, err error
 			names = append(names, k.record, k.index, k.list)
 			args = append(args, string(ids[i][:]))
 		}
-		reply, err := s.eval(ctx, parkScript, names, args...)
+		reply, err := s.eval(ctx, markUnknownScript, names, args...)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (s *Store) park(ctx context.Context, ids []store.ID) (parked int, err error
 		return nil
 	}))
 	for _, n := range counts {
-		parked += int(n)
+		marked += int(n)
 	}
-	return parked, err
+	return marked, err
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// damaged are ways to damage a record.
-var spoilt = map[string]func(t *testing.T, c conn, key string){
+// damages are ways to damage a record.
+var damages = map[string]func(t *testing.T, c conn, key string){
 	"cut off":         func(t *testing.T, c conn, key string) { do(t, c, "SET", key, "\x01\x01") },
 	"a newer version": func(t *testing.T, c conn, key string) { do(t, c, "SETRANGE", key, "0", "\x03") },
 	"another type":    func(t *testing.T, c conn, key string) { do(t, c, "DEL", key); do(t, c, "HSET", key, "a", "b") },
 }
 
-// eachSpoilt runs a test on each kind of servers, with records of which those that it
+// eachDamaged runs a test on each kind of servers, with records. The records that it
 // damages share a shard with the others.
-func eachSpoilt(t *testing.T, f func(t *testing.T, c conn, s *redis.Store, request func(i int) store.ClaimRequest, spoil func(id store.ID))) {
+func eachDamaged(t *testing.T, f func(t *testing.T, c conn, s *redis.Store, request func(i int) store.ClaimRequest, damage func(id store.ID))) {
 	eachServers(t, func(t *testing.T, c conn) {
-		for name, damage := range spoilt {
+		for name, damage := range damages {
 			t.Run(name, func(t *testing.T) {
 				prefix := fresh()
 				f(t, c, open(t, c, redis.Options{Prefix: prefix}), func(i int) store.ClaimRequest {
@@ -45,12 +45,12 @@ func named(t *testing.T, err error, id store.ID) {
 }
 
 func TestDamagedRecordCostsNoOtherItsLease(t *testing.T) {
-	eachSpoilt(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, spoil func(store.ID)) {
+	eachDamaged(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, damage func(store.ID)) {
 		var claims []store.Claim
 		for i := range 5 {
 			claims = append(claims, mustClaim(t, s, request(i)).Claim())
 		}
-		spoil(claims[2].ID)
+		damage(claims[2].ID)
 		lost, err := s.Extend(t.Context(), claims, time.Hour)
 		if named(t, err, claims[2].ID); len(lost) != 0 {
 			t.Errorf("lost: %v", lost)
@@ -66,14 +66,14 @@ func TestDamagedRecordCostsNoOtherItsLease(t *testing.T) {
 }
 
 func TestDamagedRecordHidesNoWork(t *testing.T) {
-	eachSpoilt(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, spoil func(store.ID)) {
+	eachDamaged(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, damage func(store.ID)) {
 		want := make(map[store.ID]bool)
 		for i := range 5 {
 			want[mustAccept(t, s, request(i), 0).ID] = true
 		}
 		bad := request(2).ID
 		delete(want, bad)
-		spoil(bad)
+		damage(bad)
 		recs, err := s.Due(t.Context(), 10, time.Hour)
 		named(t, err, bad)
 		for _, rec := range recs {
@@ -83,13 +83,13 @@ func TestDamagedRecordHidesNoWork(t *testing.T) {
 			t.Errorf("%d are due; want the 4 that can be read", len(recs))
 		}
 		if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 0 {
-			t.Errorf("right afterwards %d are due, %v; want none, also not what is damaged", len(recs), err)
+			t.Errorf("right afterwards %d are due, %v; want none, also not the damaged one", len(recs), err)
 		}
 	})
 }
 
 func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
-	eachSpoilt(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, spoil func(store.ID)) {
+	eachDamaged(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, damage func(store.ID)) {
 		var last store.ID
 		for i := range 5 {
 			req := request(i)
@@ -97,7 +97,7 @@ func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
 			last = mustClaim(t, s, req).ID
 		}
 		stettest.Eventually(t, "the leases run out", func() bool { return mustRead(t, s, last).LeaseLeft <= 0 })
-		spoil(request(2).ID)
+		damage(request(2).ID)
 		if swept := sweepAll(t, s); swept.MarkedUnknown != 4 {
 			t.Errorf("%d became unknown of the 4 that can be read", swept.MarkedUnknown)
 		}
@@ -105,13 +105,13 @@ func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
 }
 
 func TestOperatorSeesADamagedRecordAndExpiresIt(t *testing.T) {
-	eachSpoilt(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, spoil func(store.ID)) {
+	eachDamaged(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, damage func(store.ID)) {
 		req := request(1)
 		least, _ := store.ScopeRange(req.Scope)
 		copy(req.ID[:8], least[:8])
 		mustAccept(t, s, req, 0)
 		mustClaim(t, s, request(3))
-		spoil(req.ID)
+		damage(req.ID)
 		if all := browseAll(t, s, store.Query{}, func() {}); len(all) != 2 || all[req.ID].Damage == "" {
 			t.Fatalf("of all records there are %+v", all)
 		}
@@ -128,7 +128,7 @@ func TestOperatorSeesADamagedRecordAndExpiresIt(t *testing.T) {
 		other := rec.Claim()
 		other.Fence++
 		if err := s.Expire(t.Context(), other); !errors.Is(err, store.ErrFenced) {
-			t.Errorf("Expire of what was not shown: %v", err)
+			t.Errorf("Expire of a record that was not shown: %v", err)
 		}
 		for range 2 {
 			if err := s.Expire(t.Context(), rec.Claim()); err != nil {

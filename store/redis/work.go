@@ -119,17 +119,13 @@ func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) err
 
 // save is Save for a record in that state.
 func (s *Store) save(ctx context.Context, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
-	step := "save"
-	if in == store.Unknown {
-		step = "amend"
-	}
 	k := s.keys(c.ID)
 	names := s.queueing(c.ID, toRun, []string{k.record, k.result})
-	reply, err := s.call(ctx, step, saveScript, names, fence(c.Fence), string(notes.Marshal()), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
+	reply, err := s.call(ctx, "save", saveScript, names, fence(c.Fence), string(notes.Marshal()), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
 	if err := s.requeued(ctx, c.ID, 0, reply, err); err != nil {
 		return err
 	}
-	return s.replicated(ctx, step, c, in)
+	return s.replicated(ctx, "save", c, in)
 }
 
 // Look implements store.WorkStore.

@@ -70,7 +70,7 @@ func mustDue(t testing.TB, s *redis.Store, what waitsFor, limit int, again time.
 	return ids
 }
 
-// wait makes a record that waits for what is due.
+// wait makes a record that waits until it is due.
 func wait(t testing.TB, s *redis.Store, what waitsFor) store.ID {
 	t.Helper()
 	req := request(stet.NewKey())
@@ -187,7 +187,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stettest.Eventually(t, "it is parked", func() bool {
+		stettest.Eventually(t, "it is unknown", func() bool {
 			rec, err := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: 1})
 			return err == nil && rec.State == store.Unknown
 		})
@@ -297,7 +297,7 @@ func TestAcceptedRecordsAreBrowsedWithoutALookAtAllKeys(t *testing.T) {
 		browser := open(t, meddleScans(c, scans), redis.Options{Prefix: prefix})
 		got := browseAll(t, browser, store.Query{States: []store.State{store.Accepted}, Limit: 7}, func() {})
 		if scans.Load() != 0 {
-			t.Error("all keys were looked at for what is in a list")
+			t.Error("all keys were read, instead of the list")
 		}
 		if !maps.EqualFunc(got, want, func(rec store.Record, _ bool) bool { return rec.State == store.Accepted }) {
 			t.Errorf("%d accepted records came; want %d", len(got), len(want))

@@ -89,15 +89,15 @@ func TestDeferredConstraintAbortsTheTransaction(t *testing.T) {
 		CREATE TABLE lines (n INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`); err != nil {
 		t.Fatal(err)
 	}
-	spoil := statements("PRAGMA foreign_keys", "INSERT INTO lines VALUES (1)")
+	fault := statements("PRAGMA foreign_keys", "INSERT INTO lines VALUES (1)")
 	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, _ store.Record) (store.Settlement, error) {
-		spoil(ctx, tx)
+		fault(ctx, tx)
 		return completed("charged"), nil
 	})
 	if _, ok := errors.AsType[*store.AbortedError](err); !ok {
 		t.Errorf("RunTx: %v", err)
 	}
-	err = s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { spoil(ctx, tx); return nil })
+	err = s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { fault(ctx, tx); return nil })
 	if _, ok := errors.AsType[*store.AbortedError](err); !ok {
 		t.Errorf("InTx: %v", err)
 	}

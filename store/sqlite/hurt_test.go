@@ -41,7 +41,7 @@ func waiting(t testing.TB, s *Store, key string) store.Record {
 }
 
 func TestUnreadableWorkHidesNoOther(t *testing.T) {
-	damages := map[string]string{"an ID of nobody": "id = x'ab'", "the state of another queue": "state = 5"}
+	damages := map[string]string{"an ID without a scope": "id = x'ab'", "the state of another queue": "state = 5"}
 	for name, how := range everyDamage(damages) {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
@@ -75,10 +75,10 @@ func everyDamage(more map[string]string) map[string]string {
 	return all
 }
 
-// A sweep looks at what is due first: what it can do nothing with must not stay
+// A sweep reads due records first: records that it cannot change must not stay
 // there.
 func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
-	more := map[string]string{"an ID of nobody": "id = substr(id, 1, 31)", "a lease without an end": "lease = 9e15"}
+	more := map[string]string{"an ID without a scope": "id = substr(id, 1, 31)", "a lease without an end": "lease = 9e15"}
 	for name, how := range everyDamage(more) {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
@@ -90,7 +90,7 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 				damage(t, s, request(fmt.Sprint(i)).ID, how)
 			}
 			clock.Advance(time.Minute)
-			named, parked := 0, 0
+			named, marked := 0, 0
 			for range 4 {
 				swept, err := s.Sweep(t.Context(), 5)
 				if partial, ok := errors.AsType[*store.PartialError](err); ok {
@@ -98,10 +98,10 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				parked += swept.MarkedUnknown
+				marked += swept.MarkedUnknown
 			}
-			if named != 10 || parked != 10 {
-				t.Errorf("%d were named, and %d unknown; want 10 of each", named, parked)
+			if named != 10 || marked != 10 {
+				t.Errorf("%d were named, and %d unknown; want 10 of each", named, marked)
 			}
 			if swept, err := s.Sweep(t.Context(), 5); err != nil || swept != (store.Swept{}) {
 				t.Errorf("again: %+v, %v", swept, err)
@@ -171,7 +171,7 @@ func TestOperatorSeesAndBuriesWhatCannotBeRead(t *testing.T) {
 				}
 			}
 			if shown.ID != bad.ID {
-				return // nobody can ask for it
+				return // no request can name it
 			}
 			rec := mustRead(t, s, bad.ID)
 			if rec.State != store.Failed || !rec.Gone || rec.Attempt != 1 || rec.Fence <= 0 || rec.ForgetAt.Sub(rec.SettledAt) != 30*24*time.Hour {
@@ -213,7 +213,7 @@ func TestCallThatMeetsAnUnreadableRecordDoesNothingToIt(t *testing.T) {
 	}
 }
 
-// What was renewed before the file was locked is renewed.
+// A renewal before the file was locked counts.
 func TestExtendNamesWhatItCouldNotAskFor(t *testing.T) {
 	s := openStore(t, Options{})
 	claims := make([]store.Claim, extendChunk)

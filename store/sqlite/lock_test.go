@@ -105,7 +105,7 @@ func TestFileThatIsUnlockedInTimeIsWrittenTo(t *testing.T) {
 }
 
 // A caller that came late, and waited for a transaction of this process first, is
-// not told that the file was locked for all that time.
+// not refused because the file was locked for that time.
 func TestLockThatWasFreeMeanwhileIsWaitedForAnew(t *testing.T) {
 	whileLocked(t, Options{}, func(t *testing.T, s *Store, unlock func()) {
 		if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, store.ErrNotDone) {

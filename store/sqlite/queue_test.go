@@ -293,7 +293,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 }
 
 // TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment: a caller whose patience
-// is over just as it is made the leader must lead, or nobody would write again.
+// ends just when it becomes the leader must lead, or no caller would write again.
 func TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment(t *testing.T) {
 	w := writer{limit: 10, batch: 10}
 	if leads, err := w.enter(&op{apply: func(*batch) error { return nil }}); err != nil || !leads {
@@ -315,7 +315,7 @@ func TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment(t *testing.T) {
 	}
 	w.handOver() // as the leader does in the end
 	if w.held {
-		t.Fatal("the writer is held by nobody")
+		t.Fatal("no caller holds the writer")
 	}
 }
 

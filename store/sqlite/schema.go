@@ -172,7 +172,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	case err != nil:
 		return s.explain("open", err, s.path)
 	case version > schemaVersion:
-		return fmt.Errorf("sqlite: %s has tables of version %d, and this program knows versions up to %d: run a program as new as the one that wrote it, or use another file",
+		return fmt.Errorf("sqlite: %s has tables of version %d, and this program knows versions up to %d: run the version that wrote it, or a later one, or use another file",
 			s.path, version, schemaVersion)
 	}
 	return nil

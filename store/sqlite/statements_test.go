@@ -44,7 +44,7 @@ func statementsOf(t testing.TB, page string) map[string]string {
 
 // byStatements is a store whose transactions are the statements of the page, and whose
 // records are settled, released and swept by them. There are none for leases, which are
-// the Store's, and reading is, so that what they have written is read by Go.
+// the Store's, and so is reading: Go reads the written records.
 type byStatements struct {
 	store *Store
 	clock func() time.Time
@@ -161,8 +161,8 @@ func (b *byStatements) look(ctx context.Context, on execer, req *store.ClaimRequ
 	return &f, err
 }
 
-// RunTx is begin, fn, settle; before them a look for what is settled, which waits for no
-// writer. What else there is begin has to find.
+// RunTx is begin, fn, settle; before them it reads for a settled record, which waits for no
+// writer. Begin finds all other states.
 func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (rec store.Record, err error) {
 	if f, err := b.look(ctx, b.store.DB(), &req, b.now()); err != nil || f != nil && (f.state == "completed" || f.state == "failed") {
@@ -203,15 +203,15 @@ func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 	return b.Read(ctx, req.ID)
 }
 
-// stands answers for an operation that is not to be run, with what look has said; what it
-// says nothing of is read.
+// stands answers for an operation that must not run, with the result of look; the rest
+// is read.
 func (b *byStatements) stands(ctx context.Context, f *found, req *store.ClaimRequest, err error) (store.Record, error) {
 	switch {
 	case err != nil:
 		return store.Record{}, err
 	case f.action == "mismatch":
 		return store.Record{}, store.ErrMismatch
-	case f.action == "unknown": // which the statements do not park
+	case f.action == "unknown": // the statements do not mark it unknown
 		return b.Claim(ctx, *req)
 	}
 	rec, err := b.Read(ctx, req.ID)
@@ -330,7 +330,7 @@ func mustExec(t *testing.T, s *Store, query string, args ...any) {
 	}
 }
 
-// The statements leave what Go's sweep leaves, also of accepted operations and of what has
+// The statements leave the same records as Go's sweep, also of accepted operations and records with
 // messages to send.
 func TestSweepOfTheStatementsIsThatOfGo(t *testing.T) {
 	clock := newClock()
@@ -354,7 +354,7 @@ func TestSweepOfTheStatementsIsThatOfGo(t *testing.T) {
 	rows := rowsOf(t, s)
 	mustExec(t, s, "DELETE FROM stet_records; INSERT INTO stet_records SELECT * FROM before")
 	got, err := b.Sweep(t.Context(), 100)
-	want.MarkedUnknown++ // where Go does not count what is to run again
+	want.MarkedUnknown++ // Go does not count a record that runs again
 	if err != nil || got != want {
 		t.Errorf("the statements: %+v, %v; want %+v", got, err, want)
 	}

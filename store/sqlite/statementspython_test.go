@@ -205,15 +205,15 @@ func TestGoAndStatementsReplayOneAnother(t *testing.T) {
 	got := p.must(t, of("go"))
 	if got.Action != "replay" || got.State != "completed" || got.Status != 201 || got.ContentType != "text/plain" || string(got.Body) != "by\x00Go\xff" ||
 		fmt.Sprint(got.Headers["Location"], got.Headers["Vary"]) != "[/p/7] [a café]" {
-		t.Errorf("Python is told %+v", got)
+		t.Errorf("Python gets %+v", got)
 	}
 	if got := p.must(t, of("go", "fingerprint", strings.Repeat("00", 33))); got.Action != "mismatch" {
-		t.Errorf("Python with another request is told %+v", got)
+		t.Errorf("Python with another request gets %+v", got)
 	}
 
 	headers := map[string]any{"x-reason": "no money", "VARY": []string{"a", "caf\u00e9"}, "Date": "now", "content-length": "5"}
 	if got := p.must(t, of("python", "status", 402, "body", "\x00\u00e9\u00ff", "headers", headers)); got.Action != "run" {
-		t.Errorf("Python is told %+v", got)
+		t.Errorf("Python gets %+v", got)
 	}
 	w := post("python", "x")
 	if res := w.Result(); res.StatusCode != 402 || w.Body.String() != "\x00\xe9\xff" || res.Header.Get("Idempotent-Replayed") != "true" || res.Header.Get("Content-Type") != "text/plain" ||
@@ -244,7 +244,7 @@ func TestClaimOfGoIsSettledByTheStatements(t *testing.T) {
 	}
 	rec := ask("lease", time.Hour)
 	if got := p.must(t, charging("lease")); got.Action != "in_flight" || got.State != "running" || got.Fence != rec.Fence {
-		t.Errorf("beside a run under a lease Python is told %+v", got)
+		t.Errorf("beside a run under a lease Python gets %+v", got)
 	}
 	forged, old := rec.Claim(), rec.Claim()
 	forged.Owner, old.Fence = store.NewOwner(), rec.Fence-1
@@ -271,10 +271,10 @@ func TestClaimOfGoIsSettledByTheStatements(t *testing.T) {
 		t.Errorf("a claim that was released has settled %d records", n)
 	}
 	if got := p.must(t, charging("released", "fingerprint", strings.Repeat("00", 33))); got.Action != "mismatch" {
-		t.Errorf("what was released, of another request: %+v; want a mismatch", got)
+		t.Errorf("a released key, with another request: %+v; want a mismatch", got)
 	}
 	if got := p.must(t, charging("released")); got.Action != "run" {
-		t.Errorf("what was released: %+v; want it run", got)
+		t.Errorf("a released key: %+v; want a run", got)
 	}
 	if got := mustRead(t, s, rec.ID); got.Attempt != 2 || got.Fence <= rec.Fence {
 		t.Errorf("begun again: %+v; want attempt 2 and a fence above %d", got, rec.Fence)
@@ -303,9 +303,9 @@ func TestKilledPythonLeavesNothing(t *testing.T) {
 			t.Errorf("killed when it had %s: %d charges, the record is %+v", point, charged(t, s, point), rec)
 		}
 		res, err := stet.DoTx(t.Context(), te, opOf(point), chargeByGo(point))
-		if stands { // Python's is no value of Go's, but the outcome is told
+		if stands { // Python's is no value of Go's, but there is an outcome
 			if stet.KindOf(err) != stet.KindForeign {
-				t.Errorf("killed after its COMMIT: Go is told %+v, %v; want a foreign outcome", res, err)
+				t.Errorf("killed after its COMMIT: Go gets %+v, %v; want a foreign outcome", res, err)
 			}
 		} else if err != nil || res.Replayed {
 			t.Errorf("killed when it had %s: Go's run: %+v, %v", point, res, err)
@@ -344,7 +344,7 @@ func TestCommitWithoutAnOutcomeBecomesUnknown(t *testing.T) {
 	}
 	for key, want := range map[string]stet.Kind{"k": stet.KindInFlight, "dead": stet.KindUnknown} {
 		if _, err := stet.DoTx(t.Context(), te, opOf(key), chargeByGo(key)); stet.KindOf(err) != want {
-			t.Errorf("Go is told %v of %s; want %v", err, key, want)
+			t.Errorf("Go gets %v for %s; want %v", err, key, want)
 		}
 		if n := charged(t, s, key); n != 1 {
 			t.Errorf("%s: %d charges; want the first alone", key, n)
@@ -353,7 +353,7 @@ func TestCommitWithoutAnOutcomeBecomesUnknown(t *testing.T) {
 }
 
 // While a transaction of Go is open, whatever its key, the statements wait, and give up
-// with nothing done. What is settled is found in the meantime.
+// without effect. Settled records are found in the meantime.
 func TestStatementsWaitForATransactionOfGoAndGiveUp(t *testing.T) {
 	s, _, te, file := shared(t)
 	p := startPython(t, file)

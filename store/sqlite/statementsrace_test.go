@@ -67,9 +67,9 @@ func TestGoAndPythonTogetherChargeOnce(t *testing.T) {
 		byPython, kills = byPython+m.ran, kills+m.kills
 	}
 	if byGo.Load() < 5 || byPython < 5 || kills < 20 {
-		t.Errorf("%d runs by Go, %d told by Python, %d processes killed; want 5, 5 and 20", byGo.Load(), byPython, kills)
+		t.Errorf("%d runs by Go, %d acknowledged by Python, %d processes killed; want 5, 5 and 20", byGo.Load(), byPython, kills)
 	}
-	t.Logf("%d runs by Go, %d told by Python, %d processes killed", byGo.Load(), byPython, kills)
+	t.Logf("%d runs by Go, %d acknowledged by Python, %d processes killed", byGo.Load(), byPython, kills)
 }
 
 // mortal charges in processes that are killed: at points of their own, and at any moment.

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// Whatever is done to it, the store says what the reference says.
+// After each call, the store returns the same as the reference.
 func TestStoreAgreesWithTheReference(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
@@ -48,7 +48,7 @@ type history struct {
 	log          []string
 }
 
-// both does what do does to both stores, and compares what they say.
+// both calls do for both stores, and compares the results.
 func (h *history) both(what string, do func(s worker, fence func([2]int64) int64) ([]store.Record, error)) {
 	h.t.Helper()
 	h.log = append(h.log, what)
@@ -73,7 +73,7 @@ func (h *history) both(what string, do func(s worker, fence func([2]int64) int64
 	}
 }
 
-// last is what was done last.
+// last is the last call.
 func (h *history) last() []string { return h.log[max(0, len(h.log)-15):] }
 
 // plain is rec without what may differ: fences, and how a time or nothing is
@@ -174,7 +174,7 @@ func (h *history) step() {
 	h.compare()
 }
 
-// compare looks at all records in both stores.
+// compare reads all records of both stores.
 func (h *history) compare() {
 	ctx := h.t.Context()
 	for _, k := range []string{"a", "b", "c"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// A file of the first version is brought up to date when it is opened, and what is
-// in it stays.
+// A file of the first version is migrated when it is opened, and its content
+// stays.
 func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stet.db")
 	db, err := sql.Open("sqlite", path)
@@ -112,7 +112,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// Whoever polls for work that is not there must not have writers wait.
+// A caller that polls without finding work must not delay writers.
 func TestDueOfNothingWaitsForNoWriter(t *testing.T) {
 	s := openStore(t, Options{})
 	tx, err := s.DB().BeginTx(t.Context(), nil) // has the lock
@@ -128,7 +128,7 @@ func TestDueOfNothingWaitsForNoWriter(t *testing.T) {
 	}
 }
 
-// A worker whose COMMIT failed gives the operation back, and is told what became of it.
+// A worker whose COMMIT failed returns the operation, and gets the result.
 func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	lost := errors.New("connection lost")
 	for name, c := range map[string]struct {

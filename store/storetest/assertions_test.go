@@ -39,13 +39,13 @@ func noteFailure() {
 type assertion struct {
 	file     string
 	from, to int
-	name     string // the function, and what it calls with what text
+	name     string // the function, the called assertion and its text
 }
 
 // requires are the functions of the suite that fail a test, of which each call is an
 // assertion of its own.
 var requires = map[string]bool{"fenced": true, "is": true, "unchanged": true, "untouched": true, "bare": true, "isDue": true, "sends": true,
-	"rows": true, "unreadable": true, "cannotBeTaken": true, "isRepeated": true, "ran": true, "replays": true, "parked": true, "stands": true,
+	"rows": true, "unreadable": true, "cannotBeTaken": true, "isRepeated": true, "ran": true, "replays": true, "markedUnknown": true, "stands": true,
 	"shows": true, "woken": true, "eitherOr": true}
 
 // assertions are all of them, but for those about a wrong harness.

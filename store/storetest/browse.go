@@ -14,17 +14,17 @@ var browseChecks = []check{
 		browseShowsWhatMatches},
 	{"a query tells scopes apart", "no caller sees a record of another scope, even of one whose IDs begin alike.",
 		browseTellsScopesApart},
-	{"a query knows how old a record is", "what has been stuck for an hour is looked for by its age, on the store's clock.",
+	{"a query knows how old a record is", "operators search for records stuck for an hour by age, on the store's clock.",
 		browseKnowsAges},
 	{"browsing changes nothing, and shows no result", "looking is safe, and results may hold what an operator must not see.",
 		browseChangesNothing},
-	{"records that stay come once while others come and go", "the service goes on while an operator looks.",
+	{"records that stay come once while others come and go", "the service continues while an operator browses.",
 		browseWhileOthersComeAndGo},
 	{"a query that makes no sense is refused", "a typing error must not look like an empty store.",
 		browseRefusesNonsense},
-	{"a result that is expired by hand is gone, and the key still does not run", "erasing a result must not make a second run possible.",
+	{"a result that an operator expires is gone, and the key still does not run", "erasing a result must not make a second run possible.",
 		expireLeavesATombstone},
-	{"expiring compares the fence, and leaves alone what is not settled", "an operator acts on what was shown, not on what has come since.",
+	{"Expire compares the fence, and changes only settled records", "an operator acts on the displayed record, not on a newer one.",
 		expireIsFenced},
 }
 
@@ -58,13 +58,13 @@ func (f *fixture) shows(what string, q store.Query, want ...store.Record) {
 	for _, got := range f.browse(q) {
 		was, ok := missing[got.ID]
 		if !ok {
-			f.Errorf("%s shows a record twice, or one that does not match: %s", what, show(got))
+			f.Errorf("%s shows a record twice, or a record that does not match: %s", what, show(got))
 			continue
 		}
 		delete(missing, got.ID)
 		was.Result = store.Result{}
 		if d := diff(was, got); d != "" {
-			f.Errorf("%s shows a record as it is not: %s", what, d)
+			f.Errorf("%s shows a wrong record: %s", what, d)
 		}
 	}
 	for _, rec := range missing {
@@ -118,7 +118,7 @@ func browseTellsScopesApart(f *fixture) {
 		running := slices.DeleteFunc(slices.Clone(want), func(r store.Record) bool { return r.State != store.Running })
 		f.shows("a query for what runs in a scope", store.Query{Scope: scope, States: []store.State{store.Running}, Limit: 2}, running...)
 	}
-	f.shows("a query for a scope without records", store.Query{Scope: store.DigestScope("storetest", "nobody")})
+	f.shows("a query for a scope without records", store.Query{Scope: store.DigestScope("storetest", "unused")})
 }
 
 func browseKnowsAges(f *fixture) {
@@ -142,13 +142,13 @@ func browseKnowsAges(f *fixture) {
 		young = append(young, claimed(state))
 	}
 	age := 25 * f.unit // a loaded machine may take long to ask
-	f.shows("a query for what is older", store.Query{OlderThan: age}, old...)
-	f.shows("a query for what is younger", store.Query{NewerThan: age}, young...)
-	f.shows("a query for what is older than young and younger than old", store.Query{OlderThan: age, NewerThan: age})
-	f.shows("a query for what is younger than a day", store.Query{NewerThan: 1000 * f.unit, Limit: 2}, slices.Concat(old, young)...)
+	f.shows("a query for older records", store.Query{OlderThan: age}, old...)
+	f.shows("a query for younger records", store.Query{NewerThan: age}, young...)
+	f.shows("a query for records older than young and younger than old", store.Query{OlderThan: age, NewerThan: age})
+	f.shows("a query for records younger than a day", store.Query{NewerThan: 1000 * f.unit, Limit: 2}, slices.Concat(old, young)...)
 	for i, state := range kinds {
-		f.shows("a query for what is older and "+state.String(), store.Query{OlderThan: age, States: []store.State{state}}, old[i])
-		f.shows("a query for what is younger and "+state.String(), store.Query{NewerThan: age, States: []store.State{state}, Scope: testScope}, young[i])
+		f.shows("a query for older records that are "+state.String(), store.Query{OlderThan: age, States: []store.State{state}}, old[i])
+		f.shows("a query for younger records that are "+state.String(), store.Query{NewerThan: age, States: []store.State{state}, Scope: testScope}, young[i])
 	}
 }
 

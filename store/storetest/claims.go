@@ -19,7 +19,7 @@ var claimChecks = []check{
 		ownerClaimsOnce},
 	{"a retryable key is granted with the next attempt", "the handler tells a first try from a repetition by the attempt, and others tell a zombie by the fence.",
 		retryableIsGranted},
-	{"a lapsed claim is parked by the next claim", "the expired run may have had its effect; running again would risk a second one.",
+	{"the next claim marks an expired claim unknown", "the expired run may have had its effect; running again would risk a second one.",
 		lapsedIsParked},
 	{"fences grow over release, takeover and forgetting", "a fence that restarts lets a zombie of long ago pass for the newest owner.",
 		fencesGrow},
@@ -31,7 +31,7 @@ var claimChecks = []check{
 		keysAreApart},
 	{"the scope is stored", "operators find the records of one customer by the scope's digest.",
 		scopeIsStored},
-	{"a record has the label of its last claim", "operators and verifiers go by what is written there, also when the run is dead.",
+	{"a record has the label of its last claim", "operators and verifiers rely on it, also after a crash.",
 		labelIsStored},
 }
 
@@ -68,7 +68,7 @@ func claimInEachState(f *fixture) {
 			}
 		case s.lapsed:
 			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
-				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", s.name, s.claim.Fence, show(rec))
+				f.Errorf("%s: want unknown under its fence %d and owner; got %s", s.name, s.claim.Fence, show(rec))
 			}
 		default:
 			if d := diff(s.rec, rec); d != "" {
@@ -143,7 +143,7 @@ func lapsedIsParked(f *fixture) {
 			f.Errorf("claim %d after the lease ran out returned %s; want unknown, under fence %d", i+1, show(rec), run.Fence)
 		}
 		if rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() {
-			f.Errorf("a parked record has SettledAt %v, ForgetAt %v; want the first and not the second", rec.SettledAt, rec.ForgetAt)
+			f.Errorf("an unknown record has SettledAt %v, ForgetAt %v; want the first and not the second", rec.SettledAt, rec.ForgetAt)
 		}
 	}
 	if rec := f.claim(req); rec.State != store.Unknown {
@@ -293,9 +293,9 @@ func labelIsStored(f *fixture) {
 }
 
 var refusalChecks = []check{
-	{"another fingerprint is refused in every state", "the same key for another request is a caller's mistake, which must be told before anything else, also while the first still runs; an outcome handed out for it would be a lie.",
+	{"another fingerprint is refused in every state", "the same key for another request is a caller's mistake. It is reported first, also while the first request runs; no outcome is returned for it.",
 		mismatchInEachState},
-	{"the zero fingerprint matches only itself", "a caller that gives no fingerprint must not match one that does.",
+	{"the zero fingerprint matches only itself", "a caller without a fingerprint must not match a caller with one.",
 		zeroFingerprint},
 	{"a call whose context has ended does nothing", "its caller has gone and will not hear what happened.",
 		endedContext},

@@ -13,15 +13,15 @@ func damageChecks(can abilities) []check {
 	all := []check{
 		{"a record that cannot be read is an error of its own, and hides no other", "stores answer many callers with one round trip: one row that is broken must not keep all of them from their keys.",
 			damagedAmongOthers},
-		{"an extension renews what it can, and names what it cannot read", "all heartbeats of a process go in one call; one broken record must not end its other runs.",
+		{"Extend renews readable records, and names the others", "all heartbeats of a process go in one call; one broken record must not end its other runs.",
 			damagedHeartbeat},
 	}
 	if can.sweeper != nil {
-		all = append(all, check{"a sweep looks past what it cannot read, and leaves it alone", "promise 9 holds for all the others, however many are broken.",
+		all = append(all, check{"a sweep skips damaged records, and does not change them", "promise 9 holds for all the others, however many are broken.",
 			damagedSweep})
 	}
 	if can.browser != nil {
-		all = append(all, check{"an operator sees what cannot be read, and can expire it", "only an operator can help, and one who is not shown it does not know.",
+		all = append(all, check{"an operator sees damaged records, and can expire them", "only an operator can help, and one who is not shown it does not know.",
 			damagedPage})
 	}
 	if can.works != nil {
@@ -58,7 +58,7 @@ func (f *fixture) names(what string, err error, ids ...store.ID) {
 	}
 	partial, ok := errors.AsType[*store.PartialError](err)
 	if !ok {
-		f.Fatalf("%s beside one that cannot be read: want a *PartialError; got %v", what, err)
+		f.Fatalf("%s beside an unreadable record: want a *PartialError; got %v", what, err)
 	}
 	for _, c := range partial.Claims {
 		if (c.ID != store.ID{}) && !slices.Contains(ids, c.ID) {
@@ -126,7 +126,7 @@ func damagedHeartbeat(f *fixture) {
 	lost, err := f.store.Extend(f.ctx, append(claims, gone), f.long)
 	f.names("Extend", err, bad.ID)
 	if len(lost) != 1 || lost[0] != gone {
-		f.Errorf("Extend beside a record that cannot be read reported %d claims as lost; want the one that was settled", len(lost))
+		f.Errorf("Extend beside an unreadable record reported %d claims as lost; want the settled one", len(lost))
 	}
 	for _, c := range claims {
 		if c == bad {
@@ -154,11 +154,11 @@ func damagedSweep(f *fixture) {
 		f.damage(id)
 	}
 	f.pass(1)
-	parked, idle := 0, 0
+	marked, idle := 0, 0
 	for range 1000 {
 		got, err := s.Sweep(f.ctx, 4)
 		f.names("Sweep", err, bad...)
-		if parked += got.MarkedUnknown; got.More {
+		if marked += got.MarkedUnknown; got.More {
 			continue
 		}
 		if idle++; idle == 2 {
@@ -171,8 +171,8 @@ func damagedSweep(f *fixture) {
 	for _, rec := range good {
 		f.is("a lapsed record, swept beside others that cannot be read", rec.ID, store.Unknown, rec.Fence)
 	}
-	if parked != len(good) {
-		f.Errorf("swept: %d parked; want %d", parked, len(good))
+	if marked != len(good) {
+		f.Errorf("swept: %d marked unknown; want %d", marked, len(good))
 	}
 	for _, id := range bad {
 		_, err := f.store.Read(f.ctx, id)
@@ -274,7 +274,7 @@ func (f *fixture) damagedFirst(method string, wait func() store.ID, ask func() (
 			}
 		}
 		if got != n-1 || named != 1 {
-			f.Errorf("round %d: %s returned %d records and named %d; want %d, and the one that cannot be read", round+1, method, got, named, n-1)
+			f.Errorf("round %d: %s returned %d records and named %d; want %d, and the unreadable one", round+1, method, got, named, n-1)
 		}
 		f.pass(1)
 	}

@@ -1,5 +1,5 @@
-// Package storetest holds stores to what package stet asks of them. Whoever
-// writes a store tests it in ten lines, from a plain go test:
+// Package storetest tests that a store meets the requirements of package stet. A test of a
+// store has ten lines of plain go test:
 //
 //	func TestStore(t *testing.T) {
 //		clock := new(fakeClock)
@@ -24,8 +24,8 @@
 // some stores can do (store.Watcher, store.Sweeper, store.Browser, store.WorkStore,
 // store.OutboxStore, the limit of a store.Limiter) is found by store.As, as the engine finds
 // it, and tested when there; store.TxStore and store.WorkTxStore are tested by RunTx. No option
-// turns a rule off; what needs a hand from outside, like a record that cannot be read, is
-// tested where the harness lends one.
+// turns a rule off; a case that needs help from outside, such as a damaged record, runs
+// if the harness provides it.
 //
 // Faulty is the wrapper that makes calls fail. Services use it to test how they
 // behave when their store does.

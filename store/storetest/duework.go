@@ -11,21 +11,21 @@ import (
 )
 
 var dueChecks = []check{
-	{"what waits longest is due first", "whatever came later must not keep old work waiting for ever.",
+	{"the oldest work is due first", "later work must not delay old work permanently.",
 		longestWaitingFirst},
-	{"due work is handed out in bounded numbers, all of it in the end", "a backlog must not become one long lock, or one great answer.",
+	{"Due returns work in bounded numbers, and all of it in the end", "a backlog must not become one long lock, or one great answer.",
 		dueIsBounded},
-	{"due work is handed out by name", "a process that cannot run it would keep it from those who can.",
+	{"Due returns work by name", "a process without the handler would keep it from other processes.",
 		dueByName},
 	{"names take turns", "a backlog under one name must not keep the others waiting.",
 		namesTakeTurns},
-	{"what was handed out and not taken is due again", "a queue or a worker may lose it; the record does not.",
+	{"work that was returned and not taken is due again", "a queue or a worker may lose it; the record does not.",
 		dueAgain},
-	{"work that is in a queue of the caller's is left to it", "a dispatcher would put it there a second time; its job must find it ready.",
+	{"Due leaves work to the caller's own queue", "a dispatcher would put it there a second time; its job must find it ready.",
 		queuedElsewhere},
-	{"no two callers are handed the same work within its time", "every process asks; what is sent twice is work twice.",
+	{"no two callers get the same work within its time", "every process asks; a second delivery is double work.",
 		dueTogether},
-	{"a place in the queue ends with the take", "an old place must not bring work back before it was given back, or is to wait.",
+	{"a place in the queue ends with the take", "an old place must not make work due before it was returned, or before its delay has passed.",
 		placesEnd},
 }
 
@@ -75,7 +75,7 @@ func queuedElsewhere(f *fixture) {
 	f.takes(byAnother(again))
 	f.pass(4)
 	if got := f.due(); len(got) != 1 || got[lost.ID].ID != lost.ID {
-		f.Errorf("after the time that they were left to a queue, Due returned %d records; want the one that was not taken", len(got))
+		f.Errorf("after the time that they were left to a queue, Due returned %d records; want the record that was not taken", len(got))
 	}
 }
 
@@ -150,10 +150,10 @@ func dueByName(f *fixture) {
 	has("of names, one twice", f.byName(100, "ab", "c", "\u00fc", "ab"), map[string]int{"ab": 2, "\u00fc": 2})
 	has("of all", f.byName(100), map[string]int{"A": 2, "b c": 2})
 
-	// A name goes with what is released, and with the last that accepted it.
+	// Released work keeps its name; the last acceptance sets it.
 	req, back := f.taken(f.long)
 	f.giveBack(back.Claim(), 0)
-	has("given back", f.byName(100, req.Label.Name), map[string]int{req.Label.Name: 1})
+	has("returned", f.byName(100, req.Label.Name), map[string]int{req.Label.Name: 1})
 	other := f.request(f.long)
 	f.release(f.grant(other).Claim(), f.keep)
 	other = byAnother(other)
@@ -200,7 +200,7 @@ func dueAgain(f *fixture) {
 		was := f.look(req.ID)
 		recs, err := f.can.works.Due(f.ctx, 100, f.unit)
 		if err != nil || len(recs) != 1 || recs[0].ID != req.ID {
-			f.Fatalf("round %d: Due returned %d records, %v; want the one that waits", i+1, len(recs), err)
+			f.Fatalf("round %d: Due returned %d records, %v; want the waiting record", i+1, len(recs), err)
 		}
 		if d := diff(was, recs[0]); d != "" || !bytes.Equal(recs[0].Work, was.Work) {
 			f.Errorf("round %d: Due returned another record than there is: %s", i+1, d)
@@ -215,7 +215,7 @@ func dueAgain(f *fixture) {
 		f.pass(1)
 	}
 	f.isDue("at last", req.ID)
-	f.isDue("handed out a moment ago")
+	f.isDue("returned by Due a moment ago")
 }
 
 func dueTogether(f *fixture) {
@@ -226,7 +226,7 @@ func dueTogether(f *fixture) {
 	f.together(n, func() ([]store.Record, error) { return f.can.works.Due(f.ctx, 7, f.long) })
 }
 
-// together has many ask for what is due, which are n records, until there is no more.
+// together calls Due from many goroutines for n due records, until none is left.
 func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
 	f.Helper()
 	var mu sync.Mutex
@@ -242,7 +242,7 @@ func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
 		for idle, tries := 0, 0; idle < 3 && tries < n; tries++ { // a record each time, at least
 			recs, err := ask()
 			if err != nil {
-				f.Errorf("what is due, asked for beside others: %v", err)
+				f.Errorf("Due beside other calls: %v", err)
 				return
 			}
 			if len(recs) == 0 {
@@ -254,18 +254,18 @@ func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
 	for left, tries := 1, 0; left > 0 && tries < n; tries++ {
 		recs, err := ask()
 		if err != nil {
-			f.Fatalf("what is due: %v", err)
+			f.Fatalf("Due: %v", err)
 		}
 		count(recs)
 		left = len(recs)
 	}
 	for _, count := range times {
 		if count != 1 {
-			f.Errorf("a record was handed out %d times within the time until it is due again", count)
+			f.Errorf("Due returned a record %d times within the time until it is due again", count)
 		}
 	}
 	if len(times) != n {
-		f.Errorf("%d of %d records were handed out", len(times), n)
+		f.Errorf("Due returned %d of %d records", len(times), n)
 	}
 }
 
@@ -288,7 +288,7 @@ func placesEnd(f *fixture) {
 	f.settle(take(settled), completed("x"), f.keep)
 	f.cancel(f.read(cancelled).Claim(), failed("cancelled"))
 	f.pass(1)
-	f.isDue("taken, given back for later, settled or cancelled, when the old place's time has come")
+	f.isDue("taken, returned with a delay, settled or cancelled, when the old place's time has come")
 
 	req := f.request(0)
 	f.accepts(req, 0)
@@ -296,7 +296,7 @@ func placesEnd(f *fixture) {
 		f.Fatalf("Due returned %d records, %v; want 1", len(recs), err)
 	}
 	f.giveBack(take(req.ID), 0)
-	f.isDue("given back at once, having been handed out for long", req.ID)
+	f.isDue("returned without a delay, long after Due returned it", req.ID)
 	f.release(take(req.ID), f.keep)
-	f.isDue("released at once, having been handed out for long", req.ID)
+	f.isDue("released without a delay, long after Due returned it", req.ID)
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// edgeChecks are about the ends of what is allowed.
+// edgeChecks test the limits of allowed values.
 var edgeChecks = []check{
-	{"the longest durations do not wrap around", "a lease or a retention that was meant to be for ever, and has ended before it began, is a second execution.",
+	{"the longest durations do not wrap around", "a permanent lease or retention that ends before it began causes a second execution.",
 		longDurations},
-	{"what ends at a time has ended then", "two stores, or two calls of one, that disagree about a moment let both sides go on.",
+	{"a time that has come has ended", "two stores, or two calls, that disagree about a moment let both sides continue.",
 		endsAreReached},
 }
 
 // edgeWorkChecks are the same for a store.WorkStore.
 var edgeWorkChecks = []check{
-	{"the longest delays do not wrap around", "what was to wait must not run now.",
+	{"the longest delays do not wrap around", "delayed work must not run now.",
 		longDelays},
 	{"work is due at the time that was asked for, and not after it", "a clock that stands still there must not keep it waiting.",
 		dueWhenReached},
-	{"empty work is kept like any other", "nothing is not the same as none: the operation is to be run all the same.",
+	{"empty work is kept like any other", "empty work is work: the operation must run.",
 		emptyIsKept},
-	{"a cancellation that was asked for stays until the outcome, and no longer", "the next run must heed it; a caller that looks at the outcome must not be told that it is still coming.",
+	{"a requested cancellation stays until the outcome, and no longer", "the next run must see it; the outcome must not report it as pending.",
 		cancellingStays},
 }
 
@@ -112,7 +112,7 @@ func longDelays(f *fixture) {
 		f.accepts(f.request(0), d)
 		_, back := f.taken(d)
 		f.giveBack(back.Claim(), d)
-		f.isDue("accepted and given back for very long")
+		f.isDue("accepted and returned with a very long delay")
 		again := f.request(0)
 		f.accepts(again, 0)
 		for i, want := range []int{1, 0} {
@@ -154,7 +154,7 @@ func emptyIsKept(f *fixture) {
 		f.is("taken with "+name+" work and released", req.ID, store.Accepted, rec.Fence)
 		rec = f.takes(byAnother(req))
 		f.giveBack(rec.Claim(), 0)
-		f.is("taken with "+name+" work and given back", req.ID, store.Accepted, rec.Fence)
+		f.is("taken with "+name+" work and returned", req.ID, store.Accepted, rec.Fence)
 		f.cancel(rec.Claim(), failed("x"))
 	}
 }
@@ -167,16 +167,16 @@ func cancellingStays(f *fixture) {
 		}
 	}
 	ends := map[string]func(store.ClaimRequest, store.Claim){
-		"given back": func(_ store.ClaimRequest, c store.Claim) { f.giveBack(c, 0) },
-		"released":   func(_ store.ClaimRequest, c store.Claim) { f.release(c, f.keep) },
-		"parked by a claim": func(req store.ClaimRequest, _ store.Claim) {
+		"returned": func(_ store.ClaimRequest, c store.Claim) { f.giveBack(c, 0) },
+		"released": func(_ store.ClaimRequest, c store.Claim) { f.release(c, f.keep) },
+		"marked unknown by a claim": func(req store.ClaimRequest, _ store.Claim) {
 			f.claim(byAnother(req))
 		},
-		"parked by an acceptance": func(req store.ClaimRequest, _ store.Claim) { f.accept(byAnother(req), 0) },
-		"parked by a take":        func(req store.ClaimRequest, _ store.Claim) { f.take(req.ID, store.NewOwner(), f.long) },
+		"marked unknown by an acceptance": func(req store.ClaimRequest, _ store.Claim) { f.accept(byAnother(req), 0) },
+		"marked unknown by a take":        func(req store.ClaimRequest, _ store.Claim) { f.take(req.ID, store.NewOwner(), f.long) },
 	}
 	if sweeper := f.can.sweeper; sweeper != nil {
-		ends["parked by a sweep"] = func(store.ClaimRequest, store.Claim) { f.sweepAll(sweeper) }
+		ends["marked unknown by a sweep"] = func(store.ClaimRequest, store.Claim) { f.sweepAll(sweeper) }
 	}
 	for name, end := range ends {
 		for _, out := range []store.Settlement{completed("x"), with("messages", failed("x"))} {

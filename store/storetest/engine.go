@@ -17,11 +17,11 @@ var engineChecks = []check{
 		oneFault},
 	{"without an answer to a claim nothing is executed, and the key comes back", "no durable claim, no execution; and a claim whose answer was lost must not lock its key.",
 		claimOutage},
-	{"an outcome that could not be written is never executed again", "the effect has happened; the key is parked instead.",
+	{"an outcome that could not be written is never executed again", "the effect has happened; the key becomes unknown instead.",
 		settleOutage},
-	{"a release that could not be written parks the key", "nothing ran, but no other process can know that.",
+	{"a release that could not be written leaves the key unknown", "nothing ran, but no other process can know that.",
 		releaseOutage},
-	{"a lost heartbeat is made up for, a lost store ends the run", "the handler must hear in time that others may be let in; what it has done may still be settled.",
+	{"a lost heartbeat is made up for, a lost store ends the run", "the handler's context must end before another run may begin; its outcome may still be settled.",
 		extendOutage},
 	{"a waiter gets the outcome although the store fails it", "waiting is only looking: it can always be done again.",
 		watchOutage},
@@ -161,9 +161,8 @@ func (s *service) replays(what fmt.Stringer, e *stet.Engine) {
 	}
 }
 
-// marked unknown requires that, once the lease has run out, a retry be told that nobody
-// knows.
-func (s *service) parked(what fmt.Stringer, e *stet.Engine) {
+// markedUnknown requires that a retry gets an unknown outcome once the lease has expired.
+func (s *service) markedUnknown(what fmt.Stringer, e *stet.Engine) {
 	s.f.Helper()
 	s.f.pass(1)
 	if res, err := s.do(e); stet.KindOf(err) != stet.KindUnknown {
@@ -226,13 +225,13 @@ func settleOutage(f *fixture) {
 			if res, err := s.do(healthy); stet.KindOf(err) != stet.KindInFlight && stet.KindOf(err) != stet.KindUnknown {
 				f.Errorf("%v: a retry got %+v, %v; want KindInFlight, or KindUnknown once the lease has run out", o, res, err)
 			}
-			s.parked(o, healthy)
+			s.markedUnknown(o, healthy)
 		}
 		s.ran(o, 1)
 	})
 }
 
-// joined reports whether more is told than the end of a run: that its release failed.
+// joined reports whether err also says that the release of the run failed.
 func joined(err error) bool {
 	_, ok := err.(interface{ Unwrap() []error })
 	return ok
@@ -243,10 +242,10 @@ func releaseOutage(f *fixture) {
 	bothWaysAtOnce("Release", func(o *outage) {
 		s := f.service()
 		if err := s.nothing(f.engineWithin(giveUp, Faulty(f.store, o.plan), f.short())); !joined(err) || stet.KindOf(err) != stet.KindRetryable {
-			f.Errorf("%v: got %v; want to hear of the release, too", o, err)
+			f.Errorf("%v: got %v; want the error of the release, too", o, err)
 		}
 		if o.fault == FailBefore {
-			s.parked(o, healthy)
+			s.markedUnknown(o, healthy)
 			s.ran(o, 0)
 			return
 		}
@@ -403,10 +402,10 @@ func chaos(f *fixture) {
 		case err == nil:
 			told[i][res.Value] = true
 		case stet.KindOf(err) != stet.KindUnknown || len(told[i]) > 0:
-			f.Errorf("key %d, once the faults had ended: got %+v, %v; it was told %v before", i, res, err, told[i])
+			f.Errorf("key %d, once the faults had ended: got %+v, %v; its earlier reply: %v", i, res, err, told[i])
 		}
 		if runs := s.runs.Load(); runs > 1 || len(told[i]) > 1 {
-			f.Errorf("key %d ran %d times, and its callers were told %v", i, runs, told[i])
+			f.Errorf("key %d ran %d times, and its callers got %v", i, runs, told[i])
 		}
 	}
 }

@@ -29,7 +29,7 @@ func oneFaultAboutMessages(f *fixture) {
 			}
 			s.replays(o, healthy)
 			seen := 0
-			for range 3 { // a relay's way: what was not answered is asked for again
+			for range 3 { // as a relay: unacknowledged calls are repeated
 				recs, _ := outbox.DueMessages(f.ctx, 10, f.unit)
 				seen += len(recs)
 				for _, rec := range recs {

@@ -15,13 +15,13 @@ import (
 var engineWorkChecks = []check{
 	{"one lost request or reply about work is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
 		oneFaultAboutWork},
-	{"a step in doubt that did not happen runs again, once", "once that has been found out, the operation is to come to an end, and what was done stays done.",
+	{"an unresolved step that did not happen runs again, once", "once that is known, the operation must end, and completed steps stay completed.",
 		openStep},
-	{"what is due comes again when the answer was lost", "what was handed out in a lost answer must not be lost.",
+	{"due work comes again after a lost reply", "work in a lost reply must not be lost.",
 		dueOutage},
 	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take whose answer was lost must not lock the work away.",
 		takeOutage},
-	{"work whose outcome could not be written is never executed again", "the effect has happened; the key is parked instead.",
+	{"work with an outcome that could not be written is never executed again", "the effect has happened; the key becomes unknown instead.",
 		workOutage},
 	{"with calls failing at random accepted work is neither lost nor done twice, and its messages come with its outcome", "this is what the store is for.",
 		chaosOfWork},
@@ -37,7 +37,7 @@ func (s *service) item(e *stet.Engine) stet.Item {
 	return stet.Item{ID: e.ID(s.op.Scope, s.op.Key), Name: "ship"}
 }
 
-// work does it, as far as it is there to be done.
+// work runs all available work.
 func (s *service) work(e *stet.Engine) (*stet.Lease, error) {
 	run, err := e.Take(s.f.ctx, s.item(e))
 	if err != nil || run.Replayed() {
@@ -84,7 +84,7 @@ func oneFaultAboutWork(f *fixture) {
 			f.Errorf("%v: Cancel: %s, %v", o, show(st.Record), err)
 		}
 		if run, err := s.work(healthy); err != nil || !run.Replayed() {
-			f.Errorf("%v: a take of what was cancelled: %v", o, err)
+			f.Errorf("%v: a take of a cancelled operation: %v", o, err)
 		}
 		s.ran(o, 0)
 	})
@@ -334,7 +334,7 @@ func chaosOfWork(f *fixture) {
 			f.Errorf("operation %d is %v, and a message was sent", i, state)
 		case state == store.None && !told[i].Load(), state == store.Completed, state == store.Unknown:
 		default:
-			f.Errorf("operation %d, once the faults had ended, is %v; that it was accepted was told: %v", i, state, told[i].Load())
+			f.Errorf("operation %d, once the faults had ended, is %v; its acceptance was acknowledged: %v", i, state, told[i].Load())
 		}
 	}
 }
@@ -367,7 +367,7 @@ func (f *fixture) drain(e *stet.Engine, services []*service) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil && stet.KindOf(err) != stet.KindUnknown {
-				f.Errorf("Take of what is due: %v", err)
+				f.Errorf("Take of due work: %v", err)
 			}
 		})
 		f.pass(1)

@@ -45,7 +45,7 @@ type Plan func(c Call) Fault
 // makes fail. It is a store.Watcher, a store.Sweeper, a store.WorkStore and a
 // store.OutboxStore if s is, as store.As finds it; for a store.TxStore there is FaultyTx.
 //
-// It is for tests of stores, and of services that want to know what they do
+// It is for tests of stores, and of services that test their behaviour
 // when their store fails.
 func Faulty(s store.Store, plan Plan) store.Store {
 	_, top := newFaulty(s, plan)
@@ -133,7 +133,7 @@ func (f *faulty) do(method string, call func() error) error {
 	case FailBefore:
 		return fmt.Errorf("%w: %s %d, before it took effect", ErrFault, method, c.N)
 	case FailAfter:
-		_ = call() // the reply is lost, whatever it was
+		_ = call() // the reply is lost
 		return fmt.Errorf("%w: %s %d, its reply", ErrFault, method, c.N)
 	}
 	return call()

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// patience bounds what has to happen soon; it is only used up by failures.
+// patience limits waiting for something that happens soon; only failures use all of it.
 var patience = time.Minute
 
 var (
@@ -48,8 +48,8 @@ func newFixture(t testing.TB, h Harness) *fixture {
 	return f
 }
 
-// pass lets units of the store's time go by, and half a unit more, so that what
-// was set to end by then has ended.
+// pass advances the store's time by units, and half a unit more, so that everything set to
+// end by then has ended.
 func (f *fixture) pass(units int) {
 	f.Helper()
 	f.timed.Store(true)
@@ -140,7 +140,7 @@ func (f *fixture) extend(lease time.Duration, claims ...store.Claim) (lost []sto
 	return lost
 }
 
-// unchanged requires that the record still be what it was.
+// unchanged requires that the record has not changed.
 func (f *fixture) unchanged(what string, was store.Record) {
 	f.Helper()
 	if d := diff(was, f.read(was.ID)); d != "" {

@@ -208,7 +208,7 @@ func (h *history) run(all []step) (err error) {
 			return fmt.Errorf("%v: %w", s, err)
 		}
 		if s.verb == "pass" {
-			continue // the next call shall meet what is due, not a Read that tidies up
+			continue // the next call must find the due change, before a Read makes it
 		}
 		for key := range h.models {
 			if err := h.check(key, s); err != nil {

@@ -45,7 +45,7 @@ func claimCalled(t *testing.T, name string) check {
 	return check{}
 }
 
-const parked = "a lapsed claim is parked by the next claim"
+const nextClaim = "the next claim marks an expired claim unknown"
 
 func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 	const name = "a query knows how old a record is"
@@ -56,7 +56,7 @@ func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 				t.Errorf("with %d slow calls, %d tries came to nothing; want %d:\n%s", left, n, want, rec.text())
 			}
 			if rec.Failed() != (left == 400) {
-				t.Errorf("with %d slow calls, it failed: %v; a machine that stays slow is told of:\n%s", left, rec.Failed(), rec.text())
+				t.Errorf("with %d slow calls, it failed: %v; a slow machine must be reported:\n%s", left, rec.Failed(), rec.text())
 			}
 		})
 	}
@@ -65,7 +65,7 @@ func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 func TestBrokenStoreIsFoundOnASlowMachine(t *testing.T) {
 	for left, want := range map[int]int{0: 0, 4: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			rec := observe(t, claimCalled(t, parked), onRealClock("runs lapsed claims again", left))
+			rec := observe(t, claimCalled(t, nextClaim), onRealClock("runs expired claims again", left))
 			if n := strings.Count(rec.text(), "says nothing of the store"); !rec.Failed() || n != want {
 				t.Errorf("with %d slow calls, it failed: %v; %d tries came to nothing, want %d:\n%s", left, rec.Failed(), n, want, rec.text())
 			}

@@ -15,7 +15,7 @@ type moment struct{ lo, hi time.Duration }
 func (m moment) add(d time.Duration) moment { return moment{m.lo + d - rounding, m.hi + d + rounding} }
 
 // errTooClose ends a history in which a call came so close to the end of a
-// lease or a retention of which it cannot be told which was first.
+// lease or a retention that their order is not known.
 var errTooClose = errors.New("too close to tell")
 
 // reached reports whether now is past m. It panics with errTooClose if that
@@ -50,7 +50,7 @@ type model struct {
 	highest int64 // of all fences ever; survives forgetting
 }
 
-// tick lets what has become due by now happen, but for marking unknown: a lease that has
+// tick makes all due changes, except marking unknown: a lease that has
 // run out is noticed by the next claim or sweep.
 func (m *model) tick(now moment) {
 	if (m.state.Settled() && m.kept.outbox == "" || m.state == store.Retryable) && now.reached(m.forget) {
@@ -75,7 +75,7 @@ func (m *model) claim(req store.ClaimRequest, now moment) error {
 	case m.state != store.None && m.fingerprint != req.Fingerprint:
 		return store.ErrMismatch
 	case m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
-		m.park()
+		m.markUnknown()
 	case m.state == store.Retryable && m.owner == req.Owner:
 	case m.to(store.VerbClaim):
 		m.fingerprint, m.owner, m.fence, m.attempt = req.Fingerprint, req.Owner, 0, m.attempt+1
@@ -132,11 +132,11 @@ func (m *model) release(fence int64, keep store.Retention, now moment) error {
 // if the lease has run out.
 func (m *model) sweep(rec store.Record, now moment) {
 	if m.state == store.Running && (rec.State == store.Unknown || rec.State == store.Accepted) && now.reached(m.leaseEnd) {
-		m.park()
+		m.markUnknown()
 	}
 }
 
-// learn takes the fence of a grant from the store, or says what is wrong with
+// learn takes the fence of a grant from the store, or returns the error of
 // it.
 func (m *model) learn(rec store.Record) error {
 	if m.state != store.Running && m.state != store.Accepted || m.fence != 0 {

@@ -19,11 +19,11 @@ func ended(ctx context.Context) context.Context {
 }
 
 var cancelChecks = []check{
-	{"a cancellation in each state does what the state machine says", "what waits is ended, what runs is asked to end, and what has ended stays.",
+	{"a cancellation in each state does what the state machine says", "waiting work ends, a running operation is asked to end, and an ended one stays.",
 		cancelInEachState},
-	{"a cancelled operation has an outcome like any other", "retries are told that it was cancelled, for as long as was asked for.",
+	{"a cancelled operation has an outcome like any other", "retries get the cancellation for the whole retention.",
 		cancelledIsSettled},
-	{"of a cancellation and a take exactly one comes through", "a caller that is told that it was cancelled relies on it that nothing runs.",
+	{"of a cancellation and a take exactly one comes through", "after a cancellation, the caller relies on it that nothing runs.",
 		raceToCancel},
 }
 
@@ -119,22 +119,22 @@ func raceToCancel(f *fixture) {
 }
 
 var noteChecks = []check{
-	{"notes are saved in each state that the contract names", "only who runs the operation notes down how far it has come.",
+	{"notes are saved in each state that the contract names", "only the run itself stores its checkpoints.",
 		saveInEachState},
-	{"notes are struck of what is unknown, and of nothing else", "it was found out that a step did not happen; what runs is the run's own affair, and what has ended stays.",
+	{"Amend changes the notes of unknown records only", "a verifier found that a step did not happen; a running record belongs to its run, and an ended one stays.",
 		amendInEachState},
-	{"what was struck stays so for the next attempt, and its own run cannot undo it", "a step that did not happen is to run again, once.",
+	{"an amended step stays so for the next attempt, and its own run cannot undo it", "a step that did not happen is to run again, once.",
 		amendStands},
 	{"notes are only replaced by a greater version", "a write that was delayed on its way must not undo a later one: a step would run twice.",
 		notesGrow},
-	{"notes outlive the run, and end with the outcome", "the next attempt goes on after the steps that were done.",
+	{"notes outlive the run, and end with the outcome", "the next attempt continues after the completed steps.",
 		notesOutliveTheRun},
-	{"work and notes come back byte for byte", "what is run is what was accepted.",
+	{"work and notes come back byte for byte", "the worker runs exactly the accepted work.",
 		workIsExact},
 }
 
 // noted has write write notes to a situation's record, which it may only in that
-// state, and returns what is to stand then; false in other states.
+// state, and returns the notes that must be stored then; false in other states.
 func (f *fixture) noted(what string, s situation, in store.State, write func(context.Context, store.Claim, store.Notes) error) (want store.Record, ok bool) {
 	f.Helper()
 	notes := version(2, "noted by "+s.name)
@@ -189,16 +189,16 @@ func amendStands(f *fixture) {
 	f.save(rec.Claim(), version(1, "begun"))
 	f.pass(1)
 	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown || !sameNotes(now.Notes, version(1, "begun")) {
-		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), noted(now.Notes))
+		f.Errorf("Take marked it unknown, and returned %s with the notes %s", show(now), noted(now.Notes))
 	}
-	if err := f.can.works.Amend(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
+	if err := f.can.works.Amend(f.ctx, rec.Claim(), version(2, "amended")); err != nil {
 		f.Errorf("Amend: %v", err)
 	}
 	f.fenced("Save by its own run", f.saveOnce(f.ctx, rec.Claim(), version(9, "done after all")))
 	f.release(rec.Claim(), f.keep)
-	f.fenced("Amend of what was released", f.can.works.Amend(f.ctx, rec.Claim(), version(3, "late")))
+	f.fenced("Amend of a released record", f.can.works.Amend(f.ctx, rec.Claim(), version(3, "late")))
 	next := f.takes(byAnother(req))
-	if !sameNotes(next.Notes, version(2, "struck")) {
+	if !sameNotes(next.Notes, version(2, "amended")) {
 		f.Errorf("the next attempt got the notes %s", noted(next.Notes))
 	}
 	for what, write := range map[string]func(context.Context, store.Claim, store.Notes) error{"Save": f.saveOnce, "Amend": f.can.works.Amend} {
@@ -328,9 +328,9 @@ func workIsExact(f *fixture) {
 }
 
 var lookChecks = []check{
-	{"looking changes nothing", "status pages look at records; looking must not park, renew or take anything.",
+	{"looking changes nothing", "status pages read records; Look must not mark unknown, renew or take anything.",
 		lookChangesNothing},
-	{"what was handed over is never modified", "the engine shares it with callers that are still reading it.",
+	{"records that a store returned are never modified", "the engine shares it with callers that are still reading it.",
 		workIsNotModified},
 }
 

@@ -46,7 +46,7 @@ func watchIsWoken(f *fixture) {
 			f.release(c, f.keep)
 			f.grant(byAnother(req))
 		},
-		"parked": func(req store.ClaimRequest, c store.Claim) {
+		"unknown": func(req store.ClaimRequest, c store.Claim) {
 			f.extend(f.unit, c)
 			f.pass(1)
 			f.claim(byAnother(req))
@@ -107,7 +107,7 @@ func watchChangesNothing(f *fixture) {
 }
 
 var sweepChecks = []check{
-	{"a sweep does what is due, and nothing else", "it parks the dead, makes tombstones of expired results and forgets what is past its time; a live claim, an outcome or an unknown record it leaves alone.",
+	{"a sweep does due work only", "it marks expired runs unknown, turns expired results into tombstones and deletes records past their time; live claims, outcomes and unknown records stay.",
 		sweepInEachSituation},
 	{"a sweep is bounded, and says when there is more", "a backlog must not become one long lock.",
 		sweepIsBounded},
@@ -161,7 +161,7 @@ func sweepInEachSituation(f *fixture) {
 	got := f.sweepAll(f.can.sweeper)
 	// What a store expires and forgets by itself is not counted.
 	if got.MarkedUnknown != 1 || got.Expired > 1 || got.Purged > 2 {
-		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.MarkedUnknown, got.Expired, got.Purged)
+		f.Errorf("swept: %d marked unknown, %d expired, %d purged; want 1, and at most 1 and 2", got.MarkedUnknown, got.Expired, got.Purged)
 	}
 	want := map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running, "completed": store.Completed,
 		"expired": store.Failed, "forgotten": store.None, "retryable": store.Retryable, "released": store.None}
@@ -195,10 +195,10 @@ func sweepIsBounded(f *fixture) {
 		f.Fatalf("Sweep: %v", err)
 	}
 	if got.MarkedUnknown > 2*limit || !got.More {
-		f.Errorf("Sweep with a limit of %d, of %d lapsed records: %+v; want about the limit parked, and More", limit, n, got)
+		f.Errorf("Sweep with a limit of %d, of %d expired leases: %+v; want about the limit marked unknown, and More", limit, n, got)
 	}
 	if rest := f.sweepAll(s); got.MarkedUnknown+rest.MarkedUnknown != n {
-		f.Errorf("%d of %d lapsed records were parked", got.MarkedUnknown+rest.MarkedUnknown, n)
+		f.Errorf("%d of %d records with expired leases were marked unknown", got.MarkedUnknown+rest.MarkedUnknown, n)
 	}
 }
 
@@ -228,7 +228,7 @@ func sweepTogether(f *fixture) {
 		sum += got.MarkedUnknown
 	}
 	if sum != n {
-		f.Errorf("%d sweepers together say that they parked %d records; there were %d to park", len(sums), sum, n)
+		f.Errorf("%d sweepers together say that they marked %d records unknown; there were %d", len(sums), sum, n)
 	}
 	f.unchanged("sweeping", live)
 }

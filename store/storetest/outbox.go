@@ -53,7 +53,7 @@ func (f *fixture) sends(when string, want ...store.ID) {
 	all := f.messages()
 	for _, id := range want {
 		if rec, ok := all[id]; !ok || !rec.State.Settled() || string(rec.Outbox) != "messages" {
-			f.Errorf("%s: of what has messages, DueMessages returned %s, with %s", when, show(rec), brief(rec.Outbox))
+			f.Errorf("%s: DueMessages returned %s, with %s", when, show(rec), brief(rec.Outbox))
 		}
 		delete(all, id)
 	}
@@ -71,23 +71,23 @@ func (f *fixture) relay(c store.Claim, keep store.Retention) {
 
 // outboxChecks hold a store to what store.OutboxStore asks for beyond store.Store.
 var outboxChecks = []check{
-	{"messages are durable with the outcome, and due at once", "what is emitted leaves after its commit, and never without it.",
+	{"messages are durable with the outcome, and due at once", "a message is sent after its commit, and never without it.",
 		outboxIsDue},
 	{"messages are kept as they were first written", "a settle that is repeated must not lose them, and not bring them back.",
 		outboxIsKept},
-	{"messages come back byte for byte", "what is sent is what was emitted.",
+	{"messages come back byte for byte", "the sent message is the emitted one.",
 		outboxIsExact},
-	{"messages that were handed out and not sent are due again", "a relay may lose them; the record does not.",
+	{"messages that were returned and not sent are due again", "a relay may lose them; the record does not.",
 		messagesAgain},
-	{"messages that wait longest are due first, in bounded numbers", "whatever came later must not keep them waiting for ever.",
+	{"the oldest messages are due first, in bounded numbers", "later messages must not delay them permanently.",
 		messagesInTurn},
-	{"no two callers are handed the same messages within their time", "every process asks; what is sent twice is work twice.",
+	{"no two callers get the same messages within their time", "every process asks; a second delivery is double work.",
 		messagesTogether},
 	{"nothing with messages is forgotten", "the relay may be away for long.",
 		outboxOutlivesRetention},
 	{"relayed messages are gone, and the record is kept as long as was asked for from then on", "they are sent no more; the key still does not run.",
 		relayedIsGone},
-	{"relaying in each state compares the fence", "only what was settled has messages to send.",
+	{"relaying in each state compares the fence", "only settled records have messages to send.",
 		relayedInEachState},
 	{"a call about messages whose context has ended does nothing", "its caller has gone and will not hear what happened.",
 		endedContextAndMessages},
@@ -117,7 +117,7 @@ func outboxIsDue(f *fixture) {
 		if now.Gone != out.Gone || !now.Result.Equal(out.Result) || !now.ForgetAt.IsZero() {
 			f.Errorf("settled with messages when it was %s, it is %s, forgotten at %v", what, show(now), now.ForgetAt)
 		}
-		f.bare("Read of what has messages", now)
+		f.bare("Read of a record with messages", now)
 	}
 	f.settle(f.grant(f.request(f.long)).Claim(), completed("x"), f.keep)
 	f.sends("settled without messages")
@@ -129,7 +129,7 @@ func outboxIsDue(f *fixture) {
 	}
 	f.isDue("settled with messages")
 	c := f.accepts(f.request(f.long), f.long).Claim()
-	f.fenced("Settle with messages of what has only been accepted", f.store.Settle(f.ctx, c, with("never", completed("x")), f.keep))
+	f.fenced("Settle with messages of a record that is only accepted", f.store.Settle(f.ctx, c, with("never", completed("x")), f.keep))
 	f.sends("accepted alone")
 }
 
@@ -151,8 +151,8 @@ func outboxIsKept(f *fixture) {
 	}
 	again("settled")
 	f.sends("settled, and again", c.ID)
-	again("handed out")
-	f.sends("handed out, and settled again")
+	again("returned")
+	f.sends("returned, and settled again")
 	f.relay(c, f.keep)
 	again("relayed")
 	f.sends("relayed, and settled again")
@@ -179,16 +179,16 @@ func messagesAgain(f *fixture) {
 	for i := range 3 {
 		recs, err := f.can.outbox.DueMessages(f.ctx, 100, f.unit)
 		if err != nil || len(recs) != 1 || recs[0].ID != c.ID || string(recs[0].Outbox) != "messages" || recs[0].Work != nil {
-			f.Fatalf("round %d: DueMessages returned %d records, %v; want the one that waits, with its outbox", i+1, len(recs), err)
+			f.Fatalf("round %d: DueMessages returned %d records, %v; want the waiting record, with its outbox", i+1, len(recs), err)
 		}
-		f.is("handed out", c.ID, store.Completed, c.Fence)
+		f.is("returned by DueMessages", c.ID, store.Completed, c.Fence)
 		if again, err := f.can.outbox.DueMessages(f.ctx, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {
 			f.Errorf("round %d: DueMessages at once again returned %d records, %v; want none", i+1, len(again), err)
 		}
 		f.pass(1)
 	}
 	f.sends("at last", c.ID)
-	f.sends("handed out a moment ago")
+	f.sends("returned a moment ago")
 	if f.h.Advance == nil {
 		return // a clock that runs cannot be met at a moment
 	}
@@ -246,7 +246,7 @@ func outboxOutlivesRetention(f *fixture) {
 	if b := f.can.browser; b != nil {
 		for _, req := range reqs {
 			if err := b.Expire(f.ctx, f.read(req.ID).Claim()); err != nil {
-				f.Errorf("Expire of what has messages: %v", err)
+				f.Errorf("Expire of a record with messages: %v", err)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 // outsideChecks are about store.OutsideStore.
 var outsideChecks = []check{
-	{"an expired run that was settled outside is claimed again, and can write nothing any more", "its effects and its outcome are one transaction that compares the fence: without the outcome nothing happened, and nothing can happen later.",
+	{"an expired run that was settled outside is claimed again, and can write nothing more", "its effects and its outcome are one transaction that compares the fence: without the outcome nothing happened, and nothing can happen later.",
 		outsideIsClaimedAgain},
 	{"a sweep makes an expired run retryable that was settled outside", "an unknown record is a person's work; this one is not unknown.",
 		outsideIsSwept},
@@ -61,7 +61,7 @@ func outsideIsSwept(f *fixture) {
 	req, dead := f.outside()
 	f.pass(1)
 	if sum := f.sweepAll(f.can.sweeper); sum.MarkedUnknown != 0 {
-		f.Errorf("the sweep says that it has parked %d; want none", sum.MarkedUnknown)
+		f.Errorf("the sweep says that it has marked %d unknown; want none", sum.MarkedUnknown)
 	}
 	rec := f.is("after a sweep", req.ID, store.Retryable, dead.Fence)
 	if rec.SettledAt.IsZero() || rec.ForgetAt.IsZero() {
@@ -103,7 +103,7 @@ func outsideIsOfOneClaim(f *fixture) {
 	f.grant(next)
 	f.pass(1)
 	if rec := f.claim(byAnother(req)); rec.State != store.Unknown {
-		f.Errorf("an expired run after one that was settled outside: %s; want it parked as unknown", show(rec))
+		f.Errorf("an expired run after a run that was settled outside: %s; want unknown", show(rec))
 	}
 	if f.can.works == nil {
 		return
@@ -116,7 +116,7 @@ func outsideIsOfOneClaim(f *fixture) {
 	f.take(req.ID, store.NewOwner(), f.unit)
 	f.pass(1)
 	if rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit}); err != nil || rec.State != store.Unknown {
-		f.Errorf("an expired run of a worker, after one that was settled outside: %s, %v; want it parked as unknown", show(rec), err)
+		f.Errorf("an expired run of a worker, after a run that was settled outside: %s, %v; want unknown", show(rec), err)
 	}
 }
 

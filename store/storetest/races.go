@@ -20,11 +20,11 @@ var raceChecks = []check{
 		raceToRetry},
 	{"of many claims with different fingerprints one is granted, the rest are mismatches", "the check for a mismatch belongs to the same atomic step as the claim.",
 		raceOfFingerprints},
-	{"of many different outcomes under one fence exactly one is written", "whatever was told to one caller must be told to all.",
+	{"of many different outcomes under one fence exactly one is written", "all callers must get the same outcome.",
 		raceToSettle},
 	{"of a settle and a release under one fence exactly one comes through", "the key cannot be settled and free at once.",
 		raceSettleRelease},
-	{"a settle comes through while others park its claim", "whichever comes first, no other run has begun.",
+	{"a settle succeeds while others mark its claim unknown", "whichever comes first, no other run has begun.",
 		raceSettlePark},
 	{"many keys are claimed and settled side by side", "load is no reason for an error.",
 		manyKeys},
@@ -183,7 +183,7 @@ func raceSettleRelease(f *fixture) {
 		if (settled == nil) == (released == nil) {
 			f.Errorf("Settle returned %v and Release %v; want exactly one to succeed", settled, released)
 		}
-		f.fenced("the one that came second", lost)
+		f.fenced("the second one", lost)
 		f.is("a settle and a release at once", c.ID, want, c.Fence)
 	}
 }

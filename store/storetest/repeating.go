@@ -62,7 +62,7 @@ func repeatedIsDue(f *fixture) {
 	f.isDue("while they run")
 	f.pass(1)
 	f.isRepeated("past its lease", req.ID)
-	f.isDue("when it has been handed out")
+	f.isDue("when Due has returned it")
 	next := byAnother(req)
 	now := f.takes(next)
 	if now.Attempt != 2 || now.Fence <= rec.Fence || !now.SettledAt.IsZero() || !bytes.Equal(now.Work, workOf(req.ID)) {
@@ -82,7 +82,7 @@ func repeatedIsDue(f *fixture) {
 	f.pass(1)
 	f.isDue("when the next run is dead, of which it was not said that it may be repeated")
 	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown {
-		f.Errorf("when it is taken then, it is %s; want it parked as unknown", show(now))
+		f.Errorf("when it is taken then, it is %s; want unknown", show(now))
 	}
 }
 
@@ -125,7 +125,7 @@ func livingIsNotRepeated(f *fixture) {
 	for name, end := range map[string]func(store.Claim){
 		"settled":                func(c store.Claim) { f.settle(c, completed("x"), f.keep) },
 		"settled, with messages": func(c store.Claim) { f.settle(c, with("messages", completed("x")), f.keep) },
-		"given back, to wait":    func(c store.Claim) { f.giveBack(c, f.long) },
+		"returned, with a delay": func(c store.Claim) { f.giveBack(c, f.long) },
 	} {
 		_, rec := f.takenToRepeat(f.unit)
 		end(rec.Claim())
@@ -134,7 +134,7 @@ func livingIsNotRepeated(f *fixture) {
 	}
 	was := f.look(req.ID)
 	if d := workDiff(was, f.take(req.ID, store.NewOwner(), f.long)); d != "" || was.State != store.Running || was.LeaseLeft <= 0 {
-		f.Errorf("Take of a run that was renewed, and is %s, should leave it as it is; %s", show(was), d)
+		f.Errorf("Take of a run that was renewed, and is %s, should not change it; %s", show(was), d)
 	}
 	f.untouched("Take of a run that was renewed", was)
 }
@@ -149,24 +149,24 @@ func repeatableIsSaved(f *fixture) {
 	one, first := f.takenToRepeat(f.unit)
 	noted(first, true, false)
 	f.pass(1)
-	f.isDue("noted down as not to be repeated")
+	f.isDue("stored as not repeatable")
 	if now := f.claim(byAnother(one)); now.State != store.Unknown {
-		f.Errorf("noted down as not to be repeated, an expired run is %s; want it parked as unknown", show(now))
+		f.Errorf("stored as not repeatable, an expired run is %s; want unknown", show(now))
 	}
 	_, second := f.takenToRepeat(f.unit)
 	id := noted(second, false, true)
 	f.pass(1)
-	f.isRepeated("noted down as not to be repeated, and then that it may be", id)
+	f.isRepeated("stored as not repeatable, and then as repeatable", id)
 	_, third := f.taken(f.unit)
 	id = noted(third, true)
 	f.pass(1)
-	f.isRepeated("noted down as one that may be repeated", id)
+	f.isRepeated("stored as repeatable", id)
 	req := f.request(f.unit)
-	noted(f.grant(req), true) // what was never accepted is nothing for a worker
+	noted(f.grant(req), true) // a worker does not run it, because it was never accepted
 	f.pass(1)
-	f.isDue("a claim's, noted down as one that may be repeated")
+	f.isDue("a claim's, stored as repeatable")
 	if now := f.claim(byAnother(req)); now.State != store.Unknown {
-		f.Errorf("of an operation that was not accepted, an expired run is %s; want it parked as unknown", show(now))
+		f.Errorf("of an operation that was not accepted, an expired run is %s; want unknown", show(now))
 	}
 }
 
@@ -198,7 +198,7 @@ func (c *workCase[Tx]) stoppedInTx() {
 		took = c.takeBeside(next)
 		err := c.store.SettleTx(c.ctx, tx, rec.Claim(), completed("zombie"), c.keep)
 		if took && !errors.Is(err, store.ErrFenced) || !took && err != nil {
-			c.Errorf("SettleTx of a run that was taken again meanwhile (%v): %v", took, err)
+			c.Errorf("SettleTx of a run that was taken again (%v): %v", took, err)
 		}
 		_ = end(commit && err == nil)
 		c.eitherOr("stopped before SettleTx", next, row, took, commit && err == nil)
@@ -255,8 +255,8 @@ func (c *workCase[Tx]) deadRunInTx() {
 			c.Errorf("SaveTx: %v", err)
 		}
 	})
-	c.isDue("one noted down in a transaction as not to be repeated", req.ID)
+	c.isDue("stored in a transaction as not repeatable", req.ID)
 	if now := c.take(rec.ID, store.NewOwner(), c.long); now.State != store.Unknown {
-		c.Errorf("noted down in a transaction as not to be repeated, an expired run is %s; want it parked as unknown", show(now))
+		c.Errorf("stored in a transaction as not repeatable, an expired run is %s; want unknown", show(now))
 	}
 }

@@ -15,7 +15,7 @@ func result(body string) store.Result {
 		Head: fmt.Appendf(nil, "\x00head of %08x", sum), Body: []byte(body)}
 }
 
-// text returns the body of what result has made, and of anything else what it is.
+// text returns the body of a result that func result made, and a description of any other.
 func text(r store.Result) string {
 	if body := string(r.Body); r.Equal(result(body)) {
 		return body

@@ -37,7 +37,7 @@ func (s *small) Browse(ctx context.Context, q store.Query) (p store.Page, err er
 		}
 		r := s.m[id]
 		rec := r.at(now)
-		if err := s.unreadable(r); err != nil && s.is("fails what shares a batch with a damaged record") {
+		if err := s.unreadable(r); err != nil && s.is("fails the batch of a damaged record") {
 			return p, err
 		} else if err != nil {
 			rec = store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()}
@@ -56,7 +56,7 @@ func (s *small) Browse(ctx context.Context, q store.Query) (p store.Page, err er
 			}
 			return p, nil
 		}
-		if s.is("parks what it shows") && r.State == store.Running && !now.Before(r.lease) {
+		if s.is("marks unknown on browse") && r.State == store.Running && !now.Before(r.lease) {
 			r.to(store.VerbMarkUnknown)
 		}
 		if !s.is("shows results") {
@@ -95,7 +95,7 @@ func (s *small) Expire(ctx context.Context, c store.Claim) error {
 	if !r.Gone {
 		r.Result, r.Gone, r.ExpiresAt = store.Result{}, true, now
 	}
-	if s.is("forgets what is expired by hand") {
+	if s.is("forgets a record that an operator expires") {
 		delete(s.m, s.id(c.ID))
 	}
 	return nil

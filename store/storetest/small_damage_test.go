@@ -24,8 +24,8 @@ func smallDamage(t testing.TB, store store.Store, id store.ID) {
 
 // unreadable is the error of a call about r, nil if r can be read.
 func (s *small) unreadable(r *smallRecord) error {
-	bad := r != nil && r.bad && !s.is("reads what is damaged")
-	if s.is("fails what shares a batch with a damaged record") {
+	bad := r != nil && r.bad && !s.is("reads damaged records")
+	if s.is("fails the batch of a damaged record") {
 		for _, other := range s.m {
 			bad = bad || other.bad
 		}
@@ -55,7 +55,7 @@ func (h *hurt) skips(r *smallRecord) bool {
 }
 
 func (h *hurt) result() error {
-	if h.err == nil || h.s.is("fails what shares a batch with a damaged record") {
+	if h.err == nil || h.s.is("fails the batch of a damaged record") {
 		return h.err
 	}
 	return &store.PartialError{Claims: h.claims, Cause: h.err}
@@ -64,9 +64,9 @@ func (h *hurt) result() error {
 // bury makes a tombstone of a record that cannot be read.
 func (s *small) bury(r *smallRecord, c store.Claim, now time.Time) error {
 	switch {
-	case r.Fence != c.Fence || s.is("lets nobody expire what is damaged"):
+	case r.Fence != c.Fence || s.is("does not expire damaged records"):
 		return store.ErrFenced
-	case s.is("fails what shares a batch with a damaged record"):
+	case s.is("fails the batch of a damaged record"):
 		return errors.New("it is damaged")
 	case s.is("frees keys whose records are damaged"):
 		delete(s.m, s.id(c.ID))

@@ -37,7 +37,7 @@ func (s *small) Outside() {}
 
 func (s *small) is(bug string) bool { return s.bug == bug }
 
-// begin locks the store and ends what is due.
+// begin locks the store and makes all due changes.
 func (s *small) begin(ctx context.Context) (now time.Time, err error) {
 	if err := ctx.Err(); err != nil && !s.is("ignores ended contexts") {
 		return now, err
@@ -59,8 +59,8 @@ func (s *small) due(r *smallRecord, now time.Time) {
 	if !r.ForgetAt.IsZero() && s.over(now, r.ForgetAt) {
 		delete(s.m, r.ID)
 	}
-	if r.State.Settled() && s.over(now, r.ExpiresAt) && !s.is("hands out expired results") {
-		if s.is("writes over what has expired") {
+	if r.State.Settled() && s.over(now, r.ExpiresAt) && !s.is("returns expired results") {
+		if s.is("overwrites an expired result in place") {
 			clear(r.Result.Body)
 		}
 		r.Result, r.Gone = store.Result{}, true
@@ -76,7 +76,7 @@ func (s *small) id(id store.ID) store.ID {
 }
 
 func (s *small) end() {
-	if !s.is("rings no bell") {
+	if !s.is("wakes no watcher") {
 		close(s.ring)
 	}
 	s.ring = make(chan struct{})
@@ -104,7 +104,7 @@ func (s *small) grant(r *smallRecord, req store.ClaimRequest, now time.Time) {
 	if s.is("forgets running records") {
 		r.ForgetAt = forget
 	}
-	r.lease, r.proof = s.later(now, req.Lease), req.Outside || r.proof && s.is("takes each run for one that is settled outside")
+	r.lease, r.proof = s.later(now, req.Lease), req.Outside || r.proof && s.is("takes each run as settled outside")
 }
 
 // label is what a record is called once req has claimed or accepted it.
@@ -168,7 +168,7 @@ func (s *small) enter(req store.ClaimRequest, now time.Time) (*smallRecord, erro
 	live := !s.over(now, r.lease)
 	switch {
 	case r.Fingerprint != req.Fingerprint && (!s.is("takes no fingerprint for any") || req.Fingerprint != store.Fingerprint{}):
-		if s.is("parks on a mismatch") && r.State == store.Running && !live {
+		if s.is("marks unknown on a mismatch") && r.State == store.Running && !live {
 			r.to(store.VerbMarkUnknown)
 		}
 		if !s.is("ignores a mismatch while running") || r.State != store.Running {
@@ -178,10 +178,10 @@ func (s *small) enter(req store.ClaimRequest, now time.Time) (*smallRecord, erro
 		if s.is("does not recognise its owner") {
 			return r, errors.New("the key is taken")
 		}
-	case r.State == store.Running && !live && s.is("runs lapsed claims again"):
+	case r.State == store.Running && !live && s.is("runs expired claims again"):
 		r.State = store.Retryable
 	case r.State == store.Running && !live:
-		s.park(r, now)
+		s.markUnknown(r, now)
 	case r.State == store.Running && s.is("prolongs the lease for anyone"):
 		r.lease = now.Add(req.Lease)
 	}
@@ -204,7 +204,7 @@ func (s *small) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := s.unreadable(r); err != nil {
 		return store.Record{}, err
 	}
-	if s.is("parks on read") && r.State == store.Running && !now.Before(r.lease) {
+	if s.is("marks unknown on read") && r.State == store.Running && !now.Before(r.lease) {
 		r.to(store.VerbMarkUnknown)
 		r.SettledAt = now
 	}
@@ -242,7 +242,7 @@ func (s *small) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 		if s.is("stacks leases up") && now.Before(r.lease) {
 			now = r.lease
 		}
-		if r.lease = now.Add(lease); r.repeats() && r.lease.After(r.due) && !s.is("hands out runs that live") {
+		if r.lease = now.Add(lease); r.repeats() && r.lease.After(r.due) && !s.is("returns live runs as due") {
 			r.due = r.lease
 		}
 	}
@@ -272,7 +272,7 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 		return nil, store.ErrFenced
 	}
 	same := r.State == out.State && r.Gone == out.Gone && (r.Gone || s.equal(r.Result, out.Result))
-	if same && (now.Before(r.ExpiresAt) || s.is("takes what has gone for what was never kept")) && !s.is("refuses a repeated settle") {
+	if same && (now.Before(r.ExpiresAt) || s.is("treats an expired result as never stored")) && !s.is("refuses a repeated settle") {
 		if s.is("writes messages again") {
 			return func() { s.send(r, out, now) }, nil
 		}
@@ -284,7 +284,7 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 		return nil, store.ErrFenced
 	}
 	return func() {
-		r.State, r.Gone = out.State, out.Gone && !s.is("keeps what is gone as empty")
+		r.State, r.Gone = out.State, out.Gone && !s.is("stores a discarded result as empty")
 		r.Result = s.kept(out.Result)
 		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, s.later(now, keep.Result), s.later(now, keep.Tombstone)
 		if s.is("moves ClaimedAt when it settles") {
@@ -314,7 +314,7 @@ func (s *small) Release(ctx context.Context, c store.Claim, keep store.Retention
 		r.SettledAt, r.due, r.lease = now, now, now
 		return nil
 	}
-	if !r.to(store.VerbRelease) && !s.is("releases what was settled") {
+	if !r.to(store.VerbRelease) && !s.is("releases settled records") {
 		return store.ErrFenced
 	}
 	r.State, r.SettledAt, r.ForgetAt = store.Retryable, now, now.Add(keep.Result)
@@ -347,7 +347,7 @@ func (s *small) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	now := s.now()
 	bad := hurt{s: s}
 	for id, r := range s.m {
-		if r.bad && s.is("sweeps what is damaged away") {
+		if r.bad && s.is("sweeps damaged records away") {
 			delete(s.m, id)
 			continue
 		}
@@ -367,7 +367,7 @@ func (s *small) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 			swept.More = true
 			break
 		}
-		if s.park(r, now); r.State == store.Unknown {
+		if s.markUnknown(r, now); r.State == store.Unknown {
 			swept.MarkedUnknown++
 		}
 	}

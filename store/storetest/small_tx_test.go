@@ -61,7 +61,7 @@ func (s *small) outside(f func() (store.Settlement, error)) (store.Settlement, e
 
 // gone is the error of a transaction whose record was swept in the meantime.
 func (s *small) gone(was *smallRecord, id store.ID) error {
-	if was.Fence != 0 && s.m[s.id(id)] == nil && s.is("rolls back what was swept meanwhile") {
+	if was.Fence != 0 && s.m[s.id(id)] == nil && s.is("rolls back if a sweep deleted the record") {
 		return errors.New("the record has changed")
 	}
 	return nil

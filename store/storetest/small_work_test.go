@@ -36,20 +36,20 @@ func (r *smallRecord) repeats() bool {
 	return r.State == store.Running && !r.due.IsZero()
 }
 
-func (s *small) park(r *smallRecord, now time.Time) {
-	if r.SettledAt = now; r.repeats() && !s.is("parks what may be repeated") {
+func (s *small) markUnknown(r *smallRecord, now time.Time) {
+	if r.SettledAt = now; r.repeats() && !s.is("marks repeatable runs unknown") {
 		r.to(store.VerbReturn)
 		r.lease = now
-	} else if r.proof && !s.is("parks what is settled outside") {
+	} else if r.proof && !s.is("marks runs settled outside unknown") {
 		r.to(store.VerbRelease)
 		r.ForgetAt = now.Add(24 * time.Hour)
 	} else {
 		r.to(store.VerbMarkUnknown)
 	}
-	if s.is("forgets a cancellation when it parks") {
+	if s.is("forgets a cancellation when it marks a record unknown") {
 		r.Cancelling = false
 	}
-	if s.is("loses work when it parks") {
+	if s.is("loses work when it marks a record unknown") {
 		r.Work = nil
 	}
 }
@@ -62,7 +62,7 @@ func (s *small) send(r *smallRecord, out store.Settlement, now time.Time) {
 	}
 	if out.Outbox != nil && !s.is("sends nothing") && (len(out.Outbox) > 0 || !s.is("takes an empty outbox for none")) {
 		r.Outbox, r.due = s.cut(out.Outbox), now
-		if !s.is("forgets what has messages") {
+		if !s.is("forgets records with messages") {
 			r.ForgetAt = time.Time{}
 		}
 	}
@@ -94,10 +94,10 @@ func (s *small) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 // accept returns the record as it will be, and what makes it so.
 func (s *small) accept(req store.ClaimRequest, work []byte, after time.Duration, now time.Time) (*smallRecord, func(), error) {
 	r, err := s.enter(req, now)
-	if err != nil && (!s.is("ignores a mismatch of what is accepted") || r.State != store.Accepted) {
+	if err != nil && (!s.is("ignores a mismatch of accepted records") || r.State != store.Accepted) {
 		return r, func() {}, err
 	}
-	if r.State == store.Unknown && s.is("accepts what is unknown") {
+	if r.State == store.Unknown && s.is("accepts unknown records") {
 		r.State = store.Retryable
 	}
 	again := r.State == store.Accepted && r.Owner == req.Owner && s.is("does not recognise its acceptance")
@@ -114,9 +114,9 @@ func (s *small) accept(req store.ClaimRequest, work []byte, after time.Duration,
 		next.ForgetAt = r.ForgetAt
 	case s.is("makes work due at once"):
 		next.due = now
-	case s.is("hands out what is in a queue"):
+	case s.is("returns queued work as due"):
 		next.due = next.lease
-	case s.is("keeps what is in a queue from workers"):
+	case s.is("keeps queued work from workers"):
 		next.lease = next.due
 	case s.is("drops the work"):
 		next.Work = nil
@@ -135,17 +135,17 @@ func (s *small) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 	if r == nil {
 		return store.Record{ID: id}, nil
 	}
-	if s.held[s.id(id)] != nil && !s.is("takes what is being settled") {
+	if s.held[s.id(id)] != nil && !s.is("takes a record that a transaction is settling") {
 		return store.Record{}, store.ErrNotDone
 	}
 	if err := s.unreadable(r); err != nil {
 		return store.Record{}, err
 	}
 	state, was := r.State, r.Owner
-	if state == store.Running && !now.Before(r.lease) && (r.repeats() && !s.is("parks what may be repeated") || s.is("runs lapsed claims again")) {
+	if state == store.Running && !now.Before(r.lease) && (r.repeats() && !s.is("marks repeatable runs unknown") || s.is("runs expired claims again")) {
 		state = store.Accepted
 	}
-	early := now.Before(r.lease) && !s.is("hands work to whoever comes early")
+	early := now.Before(r.lease) && !s.is("lets workers take delayed work early")
 	s.pause("takes in two steps")
 	switch {
 	case state == store.Running && was == owner:
@@ -156,8 +156,8 @@ func (s *small) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 			return store.Record{}, errors.New("it is taken")
 		}
 	case state == store.Running && !now.Before(r.lease):
-		s.park(r, now)
-	case state == store.Accepted && !early && (was != owner || s.is("gives work to an owner twice")), state == store.Retryable && s.is("takes what was never accepted"):
+		s.markUnknown(r, now)
+	case state == store.Accepted && !early && (was != owner || s.is("gives work to an owner twice")), state == store.Retryable && s.is("takes records that were not accepted"):
 		due, attempt := r.due, r.Attempt
 		s.grant(r, store.ClaimRequest{ID: id, Fingerprint: r.Fingerprint, Owner: owner, Lease: lease, Label: r.Label}, now)
 		switch r.due = (time.Time{}); {
@@ -191,7 +191,7 @@ func (s *small) Return(ctx context.Context, c store.Claim, after time.Duration) 
 	}
 	defer s.end()
 	r := s.newest(c, "returns without the fence check")
-	if r == nil || r.Work == nil && !s.is("returns what was never accepted") || r.State.Settled() {
+	if r == nil || r.Work == nil && !s.is("returns records that were not accepted") || r.State.Settled() {
 		return store.ErrFenced
 	}
 	if r.State == store.Accepted {
@@ -225,7 +225,7 @@ func (s *small) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	switch {
 	case state == store.Accepted, state == store.Running && s.is("cancels what runs"):
 		r.State, r.Result, r.Gone = store.Failed, out.Result, out.Gone
-		if r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone); s.is("keeps what was cancelled for ever") {
+		if r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone); s.is("keeps cancelled records permanently") {
 			r.ForgetAt = now.Add(100 * keep.Tombstone)
 		}
 		s.send(r, store.Settlement{}, now)
@@ -242,7 +242,7 @@ func (s *small) Save(ctx context.Context, c store.Claim, notes store.Notes, repe
 }
 
 func (s *small) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
-	if s.is("strikes nothing") {
+	if s.is("amends nothing") {
 		return nil
 	}
 	return s.put(ctx, c, notes, store.Unknown, false)
@@ -262,24 +262,24 @@ func (s *small) put(ctx context.Context, c store.Claim, notes store.Notes, in st
 
 // save checks, and returns the writes to a record in that state.
 func (s *small) save(c store.Claim, notes store.Notes, in store.State, repeatable bool) (write func(), err error) {
-	bug := map[store.State]string{store.Running: "saves without the fence check", store.Unknown: "strikes without the fence check"}
+	bug := map[store.State]string{store.Running: "saves without the fence check", store.Unknown: "amends without the fence check"}
 	r := s.newest(c, bug[in])
 	wrong := r != nil && r.State != in
-	if s.is("saves notes of what is unknown") && in == store.Running || s.is("strikes notes of what runs") && in == store.Unknown {
+	if s.is("saves notes of unknown records") && in == store.Running || s.is("amends notes of running records") && in == store.Unknown {
 		wrong = r != nil && r.State != store.Running && r.State != store.Unknown
 	}
 	if r == nil || wrong {
 		return nil, store.ErrFenced
 	}
 	switch was := r.Notes.Version; {
-	case s.is("saves whatever comes last"):
+	case s.is("saves any version"):
 	case s.is("compares versions as signed numbers") && int64(notes.Version) < int64(was), !s.is("compares versions as signed numbers") && notes.Version < was:
 		return nil, store.ErrFenced
 	case notes.Version == was:
 		return func() {}, nil
 	}
 	return func() {
-		if in == store.Running && !s.is("does not note down what may be repeated") {
+		if in == store.Running && !s.is("does not store that a run may be repeated") {
 			switch is := repeatable && r.Work != nil; {
 			case !is:
 				r.due = time.Time{}
@@ -309,21 +309,21 @@ func (s *small) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := s.unreadable(r); err != nil {
 		return store.Record{}, err
 	}
-	if s.is("parks on look") && r.State == store.Running && !now.Before(r.lease) {
-		s.park(r, now)
+	if s.is("marks unknown on look") && r.State == store.Running && !now.Before(r.lease) {
+		s.markUnknown(r, now)
 	}
 	return r.whole(now), nil
 }
 
 func (s *small) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	return s.handOut(ctx, false, limit, again, names)
+	return s.callDue(ctx, false, limit, again, names)
 }
 
 func (s *small) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
-	return s.handOut(ctx, true, limit, again, nil)
+	return s.callDue(ctx, true, limit, again, nil)
 }
 
-func (s *small) handOut(ctx context.Context, messages bool, limit int, again time.Duration, names []string) (recs []store.Record, err error) {
+func (s *small) callDue(ctx context.Context, messages bool, limit int, again time.Duration, names []string) (recs []store.Record, err error) {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -332,37 +332,37 @@ func (s *small) handOut(ctx context.Context, messages bool, limit int, again tim
 	var all []*smallRecord
 	for _, r := range s.m {
 		if !r.due.IsZero() && s.over(now, r.due) && (r.Outbox != nil) == messages &&
-			(len(names) == 0 || slices.Contains(names, r.Label.Name) || s.is("hands out whatever is due")) {
+			(len(names) == 0 || slices.Contains(names, r.Label.Name) || s.is("returns due work of all names")) {
 			all = append(all, r)
 		}
 	}
 	slices.SortFunc(all, func(a, b *smallRecord) int {
-		if s.is("hands out the newest first") {
+		if s.is("returns the newest first") {
 			a, b = b, a
 		}
 		return a.due.Compare(b.due)
 	})
-	if !messages && !s.is("hands out the longest waiting of all names first") {
+	if !messages && !s.is("returns the oldest of all names first") {
 		all = inTurns(all)
 	}
-	if !s.is("hands out all at once") {
+	if !s.is("returns all due work at once") {
 		all = all[:min(limit, len(all))]
 	}
-	s.pause("hands out in two steps")
+	s.pause("returns due work in two steps")
 	bad := hurt{s: s}
 	for _, r := range all {
 		if r.bad && s.is("does not put damaged work off") {
 			bad.skips(r)
 			continue
 		}
-		if r.due = now.Add(again); s.is("hands out work once") {
+		if r.due = now.Add(again); s.is("returns due work once") {
 			r.due = time.Time{}
 		}
 		if bad.skips(r) {
 			continue
 		}
 		rec := r.whole(now)
-		if !s.is("hands out notes") {
+		if !s.is("returns notes with due work") {
 			rec.Notes, rec.Cancelling = store.Notes{}, false
 		}
 		recs = append(recs, rec)
@@ -391,7 +391,7 @@ func (s *small) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 	}
 	defer s.end()
 	r := s.newest(c, "relays without the fence check")
-	if r == nil || !r.State.Settled() && !s.is("relays what has not ended") {
+	if r == nil || !r.State.Settled() && !s.is("relays records that have not ended") {
 		return store.ErrFenced
 	}
 	if r.Outbox != nil {

@@ -19,8 +19,8 @@ const (
 // Harness says how to make the store under test and how to move its clock.
 // Only New is required.
 type Harness struct {
-	// New returns a fresh, empty store, or an empty part of one that nothing
-	// else touches. It is called once for each case; what it opens it closes
+	// New returns a fresh, empty store, or an empty part of a store that no other caller
+	// uses. It is called once for each case, and closes its resources
 	// with t.Cleanup.
 	New func(t testing.TB) store.Store
 	// Advance moves the clock of the stores that New has made by d, which
@@ -33,7 +33,7 @@ type Harness struct {
 	// times as long, up to twice. Default 1 min with Advance, 150 ms without.
 	Unit time.Duration
 	// Damage makes what s keeps under id unreadable, in place, as a broken disk or
-	// another program would: what is said of such records is tested then.
+	// another program would. The cases about damaged records run then.
 	// Default nil, for a store that keeps nothing which could be read wrongly.
 	Damage func(t testing.TB, s store.Store, id store.ID)
 	// Histories is how many random histories are tried, each of up to 45
@@ -41,8 +41,8 @@ type Harness struct {
 	Histories int
 	// Parallel has the cases run beside each other, as many as go test -parallel says:
 	// without Advance they mostly wait. New is called at the same time by many of them then,
-	// and Run has returned before the first of them begins, as after t.Parallel: what
-	// they need is closed with t.Cleanup. Not with Advance, as one case would move the
+	// and Run has returned before the first of them begins, as after t.Parallel: close
+	// their resources with t.Cleanup. Not with Advance, as one case would move the
 	// clock of all.
 	Parallel bool
 }
@@ -59,7 +59,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// abilities are what a store can do beyond store.Store; nil for what it cannot.
+// abilities are the interfaces of a store beyond store.Store; nil if it lacks one.
 type abilities struct {
 	watcher store.Watcher
 	sweeper store.Sweeper
@@ -172,5 +172,5 @@ func (h *Harness) pass(t testing.TB, d time.Duration) {
 		h.Advance(t, d)
 		return
 	}
-	time.Sleep(d) // not synchronisation: the server's clock is what is tested
+	time.Sleep(d) // not synchronisation: this tests the server's clock
 }

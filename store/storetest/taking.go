@@ -10,9 +10,9 @@ import (
 )
 
 var takeChecks = []check{
-	{"a take in each state does what the state machine says", "only what was accepted may be run by a worker; and it must get what there is to run.",
+	{"a take in each state does what the state machine says", "a worker may run accepted operations only; and it must get their work.",
 		takeInEachState},
-	{"the owner recognises what it has taken", "the reply to a take may be lost; its repetition must not conflict with itself.",
+	{"a repeated take by the owner succeeds", "the reply to a take may be lost; its repetition must not conflict with itself.",
 		ownTake},
 	{"an owner takes once", "a take that was delayed on its way must not be granted after its owner has given the operation back and gone.",
 		ownerTakesOnce},
@@ -24,7 +24,7 @@ var takeChecks = []check{
 		earlyTake},
 	{"Take ends an expired run that was never accepted, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
 		takeEndsADeadClaim},
-	{"a taken operation whose lease has run out is parked, and keeps its work", "the expired run may have had its effect; and what is released after all must be runnable.",
+	{"an expired taken operation becomes unknown, and keeps its work", "the expired run may have had its effect; after a release, the work must be runnable.",
 		lapsedTakeIsParked},
 }
 
@@ -54,7 +54,7 @@ func takeInEachState(f *fixture) {
 			}
 		case s.lapsed:
 			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
-				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
+				f.Errorf("%s: want unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
 			}
 		default:
 			if d := diff(s.rec, rec); d != "" || rec.ID != s.req.ID {
@@ -62,10 +62,10 @@ func takeInEachState(f *fixture) {
 			}
 		}
 		if !bytes.Equal(rec.Work, s.whole.Work) || !sameNotes(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
-			f.Errorf("%s returned the work %s, the notes %s and Cancelling %v; want those that it has: %s, %s and %v", what,
+			f.Errorf("%s returned the work %s, the notes %s and Cancelling %v; want its own: %s, %s and %v", what,
 				brief(rec.Work), noted(rec.Notes), rec.Cancelling, brief(s.whole.Work), noted(s.whole.Notes), s.whole.Cancelling)
 		}
-		f.untouched("Look after "+what, rec)
+		f.untouched("after "+what+", Look", rec)
 	}
 	if rec := f.take(f.request(0).ID, store.NewOwner(), f.long); rec.State != store.None {
 		f.Errorf("Take of a key that was never accepted returned %s", show(rec))
@@ -76,15 +76,15 @@ func ownTake(f *fixture) {
 	for _, lease := range []time.Duration{f.unit, f.long} {
 		req, first := f.taken(lease)
 		f.pass(1) // also when its lease has run out
-		was := f.look(req.ID)
+		before := f.look(req.ID)
 		rec := f.take(req.ID, req.Owner, 10*f.long)
-		if d := workDiff(was, rec); d != "" || !granted(rec, req) || rec.Fence != first.Fence {
+		if d := workDiff(before, rec); d != "" || !granted(rec, req) || rec.Fence != first.Fence {
 			f.Errorf("the same take again returned %s; want its own record, %s", show(rec), show(first))
 		}
-		if rec.LeaseLeft > was.LeaseLeft {
-			f.Errorf("the same take again prolonged the lease from %v to %v", was.LeaseLeft, rec.LeaseLeft)
+		if rec.LeaseLeft > before.LeaseLeft {
+			f.Errorf("the same take again prolonged the lease from %v to %v", before.LeaseLeft, rec.LeaseLeft)
 		}
-		f.untouched("the same take again", was)
+		f.untouched("the same take again", before)
 	}
 }
 
@@ -93,11 +93,11 @@ func ownerTakesOnce(f *fixture) {
 	f.accepts(req, 0)
 	refused := func(what string, owner store.Owner) {
 		f.Helper()
-		was := f.look(req.ID)
-		if d := workDiff(was, f.take(req.ID, owner, f.long)); d != "" {
+		before := f.look(req.ID)
+		if d := workDiff(before, f.take(req.ID, owner, f.long)); d != "" {
 			f.Errorf("%s: want the record unchanged; %s", what, d)
 		}
-		f.untouched(what, was)
+		f.untouched(what, before)
 	}
 	refused("a take by who has accepted it", req.Owner)
 	for what, end := range map[string]func(store.Claim){
@@ -163,31 +163,31 @@ func raceToTake(f *fixture) {
 }
 
 func lapsedTakeIsParked(f *fixture) {
-	parkings := map[string]func(store.ClaimRequest) store.Record{
+	markings := map[string]func(store.ClaimRequest) store.Record{
 		"a take":        func(req store.ClaimRequest) store.Record { return f.take(req.ID, req.Owner, f.long) },
 		"an acceptance": func(req store.ClaimRequest) store.Record { return f.accept(req, 0) },
 		"a claim":       f.claim,
 	}
 	if sweeper := f.can.sweeper; sweeper != nil {
-		parkings["a sweep"] = func(req store.ClaimRequest) store.Record {
+		markings["a sweep"] = func(req store.ClaimRequest) store.Record {
 			f.sweepAll(sweeper)
 			return f.read(req.ID)
 		}
 	}
-	for by, park := range parkings {
+	for by, mark := range markings {
 		req, rec := f.taken(f.unit)
 		f.save(rec.Claim(), version(1, "half way"))
 		f.pass(1)
 		f.isDue("past its lease")
-		if now := park(byAnother(req)); now.State != store.Unknown || now.Fence != rec.Fence {
-			f.Errorf("past its lease, %s should park it under fence %d; it is %s", by, rec.Fence, show(now))
+		if now := mark(byAnother(req)); now.State != store.Unknown || now.Fence != rec.Fence {
+			f.Errorf("past its lease, %s should mark it unknown under fence %d; it is %s", by, rec.Fence, show(now))
 		}
-		f.isDue("parked by " + by)
+		f.isDue("marked unknown by " + by)
 		if now := f.look(req.ID); !bytes.Equal(now.Work, workOf(req.ID)) || !sameNotes(now.Notes, version(1, "half way")) {
-			f.Errorf("parked by %s, it has the work %s and the notes %s", by, brief(now.Work), noted(now.Notes))
+			f.Errorf("marked unknown by %s, it has the work %s and the notes %s", by, brief(now.Work), noted(now.Notes))
 		}
 		f.release(rec.Claim(), f.keep)
-		f.isDue("parked by "+by+" and released", req.ID)
+		f.isDue("marked unknown by "+by+" and released", req.ID)
 		if next := f.takes(byAnother(req)); !bytes.Equal(next.Work, workOf(req.ID)) || !sameNotes(next.Notes, version(1, "half way")) || next.Attempt != 2 {
 			f.Errorf("taken again, it is %s, with the work %s and the notes %s", show(next), brief(next.Work), noted(next.Notes))
 		}
@@ -195,13 +195,13 @@ func lapsedTakeIsParked(f *fixture) {
 }
 
 var returnChecks = []check{
-	{"a return in each state does what the state machine says", "work is given back by a run that knows that nothing happened; what was never accepted cannot wait for a worker.",
+	{"a return in each state does what the state machine says", "a run returns its work if nothing happened; a record that was never accepted cannot wait for a worker.",
 		returnInEachState},
-	{"what is given back waits as long as it was asked to", "backoff is what keeps a failing service from being hammered.",
+	{"returned work waits for its delay", "backoff is what keeps a failing service from being hammered.",
 		returnedWaits},
 	{"a release of an accepted operation makes it due at once", "the way out of an expired run is a release; the work must be run then, not lost as retryable.",
 		releasedIsDue},
-	{"a stale fence can write nothing about work", "a run that lost the claim must not give back, cancel or note down what is its successor's.",
+	{"a stale fence can write nothing about work", "a run that lost the claim must not return, cancel or save its successor's record.",
 		staleFenceAndWork},
 	{"a call about work whose context has ended does nothing", "its caller has gone and will not hear what happened.",
 		endedContextAndWork},
@@ -244,14 +244,14 @@ func returnedWaits(f *fixture) {
 		return rec.ID
 	}
 	late, now := back(f.long), back(0)
-	f.isDue("given back at once", now)
+	f.isDue("returned without a delay", now)
 	soon := back(f.unit)
 	f.pass(1)
 	f.isDue("when its time has come", soon)
 	if rec := f.takes(store.ClaimRequest{ID: soon, Owner: store.NewOwner(), Lease: f.long}); rec.Attempt != 2 {
 		f.Errorf("taken when its time had come: %s", show(rec))
 	}
-	f.cannotBeTaken("given back, to wait", late)
+	f.cannotBeTaken("returned, with a delay", late)
 }
 
 func earlyTake(f *fixture) {
@@ -268,29 +268,29 @@ func earlyTake(f *fixture) {
 	f.isDue("when its time has come", soon.ID)
 	// That it was returned, and is not due to others for a while, holds up no caller.
 	if rec := f.takes(byAnother(soon)); rec.Attempt != 1 {
-		f.Errorf("taken when it had been handed out: %s", show(rec))
+		f.Errorf("taken when Due had returned it: %s", show(rec))
 	}
 }
 
 // cannotBeTaken requires that a take leaves an accepted record unchanged.
 func (f *fixture) cannotBeTaken(what string, id store.ID) {
 	f.Helper()
-	was := f.look(id)
+	before := f.look(id)
 	rec := f.take(id, store.NewOwner(), f.long)
-	if d := workDiff(was, rec); d != "" || rec.State != store.Accepted {
-		f.Errorf("Take of an operation that was %s, should leave it as it is; %s", what, d)
+	if d := workDiff(before, rec); d != "" || rec.State != store.Accepted {
+		f.Errorf("Take of an operation that was %s should not change it; %s", what, d)
 	}
-	f.untouched("Take of an operation that was "+what, was)
+	f.untouched("Take of an operation that was "+what, before)
 }
 
 func releasedIsDue(f *fixture) {
 	_, live := f.taken(f.long)
 	_, lapsed := f.taken(f.unit)
-	dead, parked := f.taken(f.unit)
+	dead, unknown := f.taken(f.unit)
 	f.pass(1)
 	f.claim(byAnother(dead))
 	f.isDue("while they run, or are unknown")
-	for what, rec := range map[string]store.Record{"running": live, "past its lease": lapsed, "unknown": parked} {
+	for what, rec := range map[string]store.Record{"running": live, "past its lease": lapsed, "unknown": unknown} {
 		for range 2 { // the reply to the first time may have been lost
 			f.release(rec.Claim(), store.Retention{Result: f.unit, Tombstone: f.unit})
 		}
@@ -353,6 +353,6 @@ func endedContextAndWork(f *fixture) {
 		}
 	}
 	if len(f.due()) == 0 {
-		f.Error("Due with a context that has ended made what is due wait")
+		f.Error("Due with a context that has ended delayed due work")
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 var readChecks = []check{
-	{"reading changes nothing", "waiters and operators look at records; looking must not park, renew or take anything.",
+	{"reading changes nothing", "waiters and operators read records; Read must not mark unknown, renew or take anything.",
 		readChangesNothing},
 	{"reading a key that was never claimed leaves nothing behind", "otherwise looking would use up attempts and space.",
 		readLeavesNothing},
@@ -45,11 +45,11 @@ func readLeavesNothing(f *fixture) {
 }
 
 var timeChecks = []check{
-	{"only the store's clock decides that a lease has run out", "callers' clocks differ; one that is ahead must not take a live claim, one that is behind must not keep a dead one.",
+	{"only the store's clock decides that a lease has run out", "callers' clocks differ; a fast clock must not take a live claim, a slow clock must not keep an expired one.",
 		storeClockDecides},
 	{"an outcome is kept as long as it was asked for", "retention counts from settling; a replay tells callers how long the result is good for.",
 		retentionIsExact},
-	{"an expired result is gone, and the key still does not run", "a tombstone refuses to run again; handing out an expired result would break what was published.",
+	{"an expired result is gone, and the key still does not run", "a tombstone refuses to run again; returning an expired result would break the documented retention.",
 		expiredIsGone},
 	{"a settled record is forgotten after its tombstone, and not before", "retention ends, and then the key is free; a day early would be a second execution.",
 		forgottenInTime},
@@ -191,7 +191,7 @@ func neverForgotten(f *fixture) {
 		f.is("much later, an unknown record that was swept", unknown.ID, store.Unknown, b.Fence)
 	}
 	if rec := f.claim(byAnother(running)); rec.State != store.Unknown {
-		f.Errorf("a run that died long ago was not parked but %s", show(rec))
+		f.Errorf("a run that died long ago is not unknown but %s", show(rec))
 	}
 }
 
@@ -230,7 +230,7 @@ func timesInOrder(f *fixture) {
 var resultChecks = []check{
 	{"results come back byte for byte", "a replay is the first answer, not something like it.",
 		resultsAreExact},
-	{"a result that was handed in or out is never modified", "the engine shares it with callers that are still reading it.",
+	{"a result that a caller passed or received is never modified", "the engine shares it with callers that are still reading it.",
 		resultsAreNotModified},
 	{"an outcome without its result is kept as such", "a result too large to be kept still means that the operation was executed.",
 		goneIsKept},
@@ -336,7 +336,7 @@ func resultsAreNotModified(f *fixture) {
 	f.pass(3)
 	f.grant(byAnother(req))
 	if text(in.Result) != want || early && (text(out) != want || text(out2) != want) {
-		f.Errorf("a result was modified after it was handed over: in %s, out %s and %s", shown(in.Result), shown(out), shown(out2))
+		f.Errorf("a result was modified after the call: in %s, out %s and %s", shown(in.Result), shown(out), shown(out2))
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *toy) begin(ctx context.Context) (now time.Time, err error) {
 	return s.now(), nil
 }
 
-// find returns the record as it is now, nil if there is none or it is past its ForgetAt.
+// find returns the current record; nil if there is none or it is past its ForgetAt.
 func (s *toy) find(id store.ID, now time.Time) *toyRecord {
 	r := s.m[id]
 	if r == nil || !r.ForgetAt.IsZero() && !now.Before(r.ForgetAt) {

@@ -12,7 +12,7 @@ import (
 )
 
 // TxHarness is a Harness for a store with transactions of type Tx. All of its
-// functions are required, but for those that Harness does not require.
+// functions are required, except the optional ones of Harness.
 type TxHarness[Tx any] struct {
 	// Harness makes the stores; what its New returns is a store.TxStore[Tx].
 	Harness
@@ -71,7 +71,7 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 		}
 	}
 	all := []check{
-		{"who runs beside a transaction is told so, or waits", "a fence that is none must not be taken for one.",
+		{"a caller beside a transaction gets in flight, or waits", "a fence that is none must not be taken for one.",
 			with((*txCase[Tx]).toldOfTx)},
 		{"the business rows and the record are committed together", "one without the other is a lost or a repeated effect.",
 			with((*txCase[Tx]).committed)},
@@ -83,7 +83,7 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).situationsTx)},
 		{"a transaction runs after an expired run that was settled outside", "without an outcome that run had no effect, and will have none.",
 			with((*txCase[Tx]).outsideTx)},
-		{"another fingerprint is refused without calling the function", "a mismatch is told before anything else.",
+		{"another fingerprint is refused without calling the function", "a mismatch is reported first.",
 			with((*txCase[Tx]).mismatch)},
 		{"of many transactions on one key exactly one is committed", "two commits are two effects.",
 			with((*txCase[Tx]).raceOne)},
@@ -91,9 +91,9 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).raceModes)},
 		{"retention and forgetting are those of a settle", "a committed record is a settled record.",
 			with((*txCase[Tx]).retention)},
-		{"a context that has ended commits nothing", "its caller will not hear of it.",
+		{"a context that has ended commits nothing", "its caller will not receive the result.",
 			with((*txCase[Tx]).endedContext)},
-		{"SettleTx is committed with the caller's rows, or not at all", "this is how a worker finishes a claim that was made before.",
+		{"SettleTx commits with the caller's rows, or has no effect", "this is how a worker finishes a claim that was made before.",
 			with((*txCase[Tx]).settleTx)},
 		{"SettleTx compares the fence", "a zombie's rows must not be committed with another run's outcome.",
 			with((*txCase[Tx]).settleTxFenced)},
@@ -101,13 +101,13 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).othersGoOn)},
 		{"a settled record is found while a transaction is open", "the engine reads nothing before it calls RunTx: a replay must not wait for what others do.",
 			with((*txCase[Tx]).replayBeside)},
-		{"a sweep beside a transaction does not undo it", "the record that it goes on from may be forgotten meanwhile; the run has happened all the same.",
+		{"a sweep beside a transaction does not undo it", "a sweep may delete the record that the transaction found; the run has still happened.",
 			with((*txCase[Tx]).sweptMeanwhile)},
 		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",
 			with((*txCase[Tx]).lostReply)},
 	}
 	if abilitiesOf(like).outbox != nil {
-		all = append(all, check{"messages are committed with the outcome, or not at all", "a message leaves after its commit, and never without it.",
+		all = append(all, check{"messages commit with the outcome, or do not exist", "a message leaves after its commit, and never without it.",
 			with((*txCase[Tx]).messagesTx)})
 	}
 	if _, ok := store.As[store.WorkTxStore[Tx]](like); ok {
@@ -259,7 +259,7 @@ func (c *txCase[Tx]) situationsTx() {
 			c.fenced("after RunTx of a key that was "+s.name+", Settle by its predecessor", c.store.Settle(c.ctx, s.claim, failed("zombie"), c.keep))
 		case s.lapsed:
 			if calls != 0 || rec.State != store.Unknown || rec.Fence != s.claim.Fence {
-				c.Errorf("%s: RunTx called its function %d times and returned %s; want it parked", s.name, calls, show(rec))
+				c.Errorf("%s: RunTx called its function %d times and returned %s; want unknown", s.name, calls, show(rec))
 			}
 			c.rows(s.name, row, 0)
 		default:
@@ -308,7 +308,7 @@ func (c *txCase[Tx]) raceOne() {
 				wins++
 			}
 			if rec.State != store.Running && diff(stands, rec) != "" || rec.State == store.Running && rec.Owner == reqs[i].Owner {
-				c.Errorf("a transaction beside others was told %s; what stands is %s", show(rec), show(stands))
+				c.Errorf("a transaction beside others got %s; the stored record is %s", show(rec), show(stands))
 			}
 		}
 		if wins != 1 {
@@ -341,7 +341,7 @@ func (c *txCase[Tx]) raceModes() {
 		if byTx {
 			want = 1
 		} else if !byClaim && committed.State != store.Running {
-			c.Errorf("neither came through: the claim was told %s, the transaction %s", show(claimed), show(committed))
+			c.Errorf("neither succeeded: the claim got %s, the transaction %s", show(claimed), show(committed))
 		}
 		c.rows("a claim and a transaction", row, want)
 	}

@@ -41,7 +41,7 @@ func (c *txCase[Tx]) others(reqs []store.ClaimRequest) error {
 }
 
 // goOn requires that callers with other keys come through while a transaction is
-// open: within it, or with one writer, once it has ended. The one that is returned
+// open: within it, or with one writer, once it has ended. The returned function
 // waits for that.
 func (c *txCase[Tx]) goOn(what string) (afterwards func()) {
 	c.Helper()

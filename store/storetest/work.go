@@ -157,7 +157,7 @@ func (f *fixture) due() map[store.ID]store.Record {
 	return f.all("Due", func() ([]store.Record, error) { return f.can.works.Due(f.ctx, 100, f.long) })
 }
 
-// all asks for what is due until there is nothing more.
+// all calls Due until nothing is due.
 func (f *fixture) all(method string, ask func() ([]store.Record, error)) map[store.ID]store.Record {
 	f.Helper()
 	all := make(map[store.ID]store.Record)
@@ -199,30 +199,30 @@ func (f *fixture) isDue(when string, want ...store.ID) {
 }
 
 // workDiff is diff for records that Look and Take return.
-func workDiff(was, is store.Record) string {
-	d := diff(was, is)
-	for name, v := range map[string][2][]byte{"Work": {was.Work, is.Work}, "Outbox": {was.Outbox, is.Outbox}} {
+func workDiff(before, is store.Record) string {
+	d := diff(before, is)
+	for name, v := range map[string][2][]byte{"Work": {before.Work, is.Work}, "Outbox": {before.Outbox, is.Outbox}} {
 		if !bytes.Equal(v[0], v[1]) {
 			d += fmt.Sprintf("; %s was %s, is %s", name, brief(v[0]), brief(v[1]))
 		}
 	}
-	if !sameNotes(was.Notes, is.Notes) {
-		d += fmt.Sprintf("; Notes were %s, are %s", noted(was.Notes), noted(is.Notes))
+	if !sameNotes(before.Notes, is.Notes) {
+		d += fmt.Sprintf("; Notes were %s, are %s", noted(before.Notes), noted(is.Notes))
 	}
-	if was.Cancelling != is.Cancelling {
-		d += fmt.Sprintf("; Cancelling was %v, is %v", was.Cancelling, is.Cancelling)
+	if before.Cancelling != is.Cancelling {
+		d += fmt.Sprintf("; Cancelling was %v, is %v", before.Cancelling, is.Cancelling)
 	}
 	return d
 }
 
 // untouched is unchanged, with the work as well, where work is kept.
-func (f *fixture) untouched(what string, was store.Record) {
+func (f *fixture) untouched(what string, before store.Record) {
 	f.Helper()
 	if f.can.works == nil {
-		f.unchanged(what, was)
+		f.unchanged(what, before)
 		return
 	}
-	if d := workDiff(was, f.look(was.ID)); d != "" {
+	if d := workDiff(before, f.look(before.ID)); d != "" {
 		f.Errorf("%s changed the record: %s", what, d)
 	}
 }
@@ -241,9 +241,9 @@ var acceptChecks = []check{
 		freeKeyIsAccepted},
 	{"an acceptance in each state does what the state machine says", "what Claim must not grant must not be queued either: it would run a second time.",
 		acceptInEachState},
-	{"an acceptance with another fingerprint is refused in every state", "the same key for another request is a caller's mistake, which must be told before anything else.",
+	{"an acceptance with another fingerprint is refused in every state", "the same key for another request is a caller's mistake, and is reported first.",
 		acceptMismatch},
-	{"an acceptance whose reply was lost recognises itself", "the caller is told that it was accepted once, whichever try came through.",
+	{"an acceptance whose reply was lost recognises itself", "the caller gets one acceptance, whichever try succeeded.",
 		ownAcceptance},
 	{"accepted work waits as long as it was asked to, on the store's clock", "a job for tonight must not run now, and not next week either.",
 		acceptedWaits},
@@ -251,7 +251,7 @@ var acceptChecks = []check{
 		acceptedIsNotClaimed},
 	{"of many acceptances and claims of one key exactly one comes through", "both lead to an execution.",
 		raceToAccept},
-	{"accepted work is never forgotten", "a caller that was told that it was accepted relies on it.",
+	{"accepted work is never forgotten", "a caller relies on an acknowledged acceptance.",
 		acceptedIsKept},
 }
 
@@ -296,7 +296,7 @@ func acceptInEachState(f *fixture) {
 			f.fenced("after "+what+", Settle by its predecessor", f.store.Settle(f.ctx, s.claim, completed("zombie"), f.keep))
 		case s.lapsed:
 			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
-				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
+				f.Errorf("%s: want unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
 			}
 			if got := f.look(req.ID); !bytes.Equal(got.Work, s.whole.Work) || !sameNotes(got.Notes, s.whole.Notes) {
 				f.Errorf("%s changed its work or notes to %s and %s", what, brief(got.Work), noted(got.Notes))

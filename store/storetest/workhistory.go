@@ -15,11 +15,11 @@ var workHistoryChecks = []check{
 		func(f *fixture) { randomHistories(f, f.can.steps()) }},
 }
 
-// steps have most of what it takes several of to show a bug.
+// steps are mostly calls of which a bug needs several.
 func (can abilities) steps() *rapid.Generator[[]step] {
 	verbs := plainVerbs
 	if can.works != nil {
-		verbs = slices.Concat(verbs, []string{"look", "return", "cancel", "strike"},
+		verbs = slices.Concat(verbs, []string{"look", "return", "cancel", "amend"},
 			slices.Repeat([]string{"accept", "pass"}, 3), slices.Repeat([]string{"take", "save", "due"}, 5))
 	}
 	if can.outbox != nil {
@@ -41,7 +41,7 @@ func (s *step) drawWork(t *rapid.T) {
 		s.after = draw("after", 0, 0, 1)
 	case "cancel", "relayed":
 		s.keep = draw("keep", 0, 1, 2)
-	case "save", "strike":
+	case "save", "amend":
 		s.version, s.repeats = draw("version", 1, 2, 3), draw("repeatable", 0, 1) == 1
 	case "due", "relay":
 		s.after = draw("again", 1, 100)
@@ -59,10 +59,10 @@ func (s step) aboutWork(fence string) string {
 		return fmt.Sprintf("return key %d with the %s, due after %d", s.key, fence, s.after)
 	case "cancel", "relayed":
 		return fmt.Sprintf("%s key %d with the %s, keep %d", s.verb, s.key, fence, s.keep)
-	case "save", "strike":
+	case "save", "amend":
 		return fmt.Sprintf("%s version %d of key %d with the %s, repeatable: %v", s.verb, s.version, s.key, fence, s.repeats)
 	case "due", "relay":
-		return fmt.Sprintf("what is %s, and again after %d", s.verb, s.after)
+		return fmt.Sprintf("Due for %s, and again after %d", s.verb, s.after)
 	}
 	return s.verb
 }
@@ -86,9 +86,9 @@ func (h *history) takeWork(s step, m *model) error {
 	case "accept", "take":
 		return h.acceptOrTake(s, m)
 	case "due":
-		return h.handOut(s, false, func() ([]store.Record, error) { return w.Due(h.f.ctx, store.MaxBrowse, units) })
+		return h.callDue(s, false, func() ([]store.Record, error) { return w.Due(h.f.ctx, store.MaxBrowse, units) })
 	case "relay":
-		return h.handOut(s, true, func() ([]store.Record, error) { return h.f.can.outbox.DueMessages(h.f.ctx, store.MaxBrowse, units) })
+		return h.callDue(s, true, func() ([]store.Record, error) { return h.f.can.outbox.DueMessages(h.f.ctx, store.MaxBrowse, units) })
 	case "return":
 		now = h.call(func() { err = w.Return(h.f.ctx, c, units) })
 		m.tick(now)
@@ -103,8 +103,8 @@ func (h *history) takeWork(s step, m *model) error {
 		now = h.call(func() { err = w.Save(h.f.ctx, c, notes, s.repeats) })
 		m.tick(now)
 		want = m.save(c.Fence, notes, store.Running, s.repeats)
-	case "strike":
-		notes := version(uint64(s.version), "struck")
+	case "amend":
+		notes := version(uint64(s.version), "amended")
 		now = h.call(func() { err = w.Amend(h.f.ctx, c, notes) })
 		m.tick(now)
 		want = m.save(c.Fence, notes, store.Unknown, false)
@@ -155,9 +155,9 @@ func (h *history) acceptOrTake(s step, m *model) error {
 	return m.matches(rec, now)
 }
 
-// handOut asks for what is due. There may be more than the history's own: the
+// callDue calls Due. It may return more records than the history's own: the
 // store is used by others before it.
-func (h *history) handOut(s step, messages bool, ask func() ([]store.Record, error)) error {
+func (h *history) callDue(s step, messages bool, ask func() ([]store.Record, error)) error {
 	var recs []store.Record
 	var err error
 	now := h.call(func() { recs, err = ask() })
@@ -167,9 +167,9 @@ func (h *history) handOut(s step, messages bool, ask func() ([]store.Record, err
 		same := func(rec store.Record) bool { return rec.ID == h.ids[key] }
 		i := slices.IndexFunc(recs, same)
 		if i >= 0 && slices.ContainsFunc(recs[i+1:], same) {
-			return errors.New("it was handed out twice")
+			return errors.New("Due returned it twice")
 		}
-		if e := h.models[key].handOut(messages, i >= 0, time.Duration(s.after)*h.f.unit, now); e != nil {
+		if e := h.models[key].dueError(messages, i >= 0, time.Duration(s.after)*h.f.unit, now); e != nil {
 			return fmt.Errorf("key %d: %w", key, e)
 		}
 	}

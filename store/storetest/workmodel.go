@@ -45,8 +45,8 @@ func (m *model) renewed() {
 	}
 }
 
-// park makes an expired run's record unknown, or accepted if the run may be repeated.
-func (m *model) park() {
+// markUnknown makes an expired run's record unknown, or accepted if the run may be repeated.
+func (m *model) markUnknown() {
 	if !m.kept.repeats {
 		m.to(store.VerbMarkUnknown)
 		return
@@ -75,7 +75,7 @@ func (m *model) accept(req store.ClaimRequest, after time.Duration, now moment) 
 	case m.state != store.None && m.fingerprint != req.Fingerprint:
 		return store.ErrMismatch
 	case m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
-		m.park()
+		m.markUnknown()
 	case m.state == store.Retryable && m.owner == req.Owner:
 	case m.to(store.VerbAccept):
 		m.fingerprint, m.owner, m.fence = req.Fingerprint, req.Owner, 0
@@ -88,7 +88,7 @@ func (m *model) accept(req store.ClaimRequest, after time.Duration, now moment) 
 // take leaves the fence of a grant 0, for the caller to learn.
 func (m *model) take(req store.TakeRequest, now moment) {
 	if m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd) {
-		m.park()
+		m.markUnknown()
 	}
 	if m.state == store.Accepted && m.owner != req.Owner && (!m.kept.early || now.reached(m.kept.from)) {
 		m.to(store.VerbTake)
@@ -156,11 +156,11 @@ func (m *model) relayed(fence int64, keep store.Retention, now moment) error {
 	return nil
 }
 
-// handOut says what is wrong with a record having been returned, or not.
-func (m *model) handOut(messages, got bool, again time.Duration, now moment) error {
+// dueError returns an error if Due should not have returned a record, or should have.
+func (m *model) dueError(messages, got bool, again time.Duration, now moment) error {
 	want := m.waits(messages) && (m.kept.atOnce || m.kept.vague && got || now.reached(m.kept.due))
 	if want != got {
-		return fmt.Errorf("it was handed out: %v; by the model: %v", got, want)
+		return fmt.Errorf("Due returned it: %v; by the model: %v", got, want)
 	}
 	if got {
 		m.wait(again, now)

@@ -27,17 +27,17 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 		}
 	}
 	return []check{
-		{"AcceptTx is committed with the caller's rows, or not at all", "an order without its job is lost, a job without its order is a ghost.",
+		{"AcceptTx commits with the caller's rows, or has no effect", "an order without its job is lost, a job without its order is a ghost.",
 			with((*workCase[Tx]).acceptTx)},
 		{"AcceptTx in each state does what the state machine says", "what Claim must not grant must not be queued either.",
 			with((*workCase[Tx]).acceptTxInEachState)},
-		{"AcceptTx waits for a transaction that is accepting the same key", "both callers are told of one acceptance, which is durable.",
+		{"AcceptTx waits for a transaction that is accepting the same key", "both callers get one acceptance, which is durable.",
 			with((*workCase[Tx]).acceptTxWaits)},
 		{"while a transaction has accepted one key, others can be claimed and settled", "one customer's slow transaction must not stop the service.",
 			with((*workCase[Tx]).othersGoOnWithWork)},
 		{"an acceptance or a claim beside AcceptTx does not come through with it", "both lead to an execution.",
 			with((*workCase[Tx]).acceptTxBesideOthers)},
-		{"SaveTx is committed with the caller's rows, or not at all", "a step whose effect is there must be noted down, and the other way round.",
+		{"SaveTx commits with the caller's rows, or has no effect", "a step's effect and its stored result must not exist alone.",
 			with((*workCase[Tx]).saveTx)},
 		{"SaveTx compares the fence and the version", "a zombie's rows must not be committed as a step of its successor's.",
 			with((*workCase[Tx]).saveTxFenced)},
@@ -47,11 +47,11 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 			with((*workCase[Tx]).inTxFenced)},
 		{"a worker's rows, outcome and messages are committed together, once", "this is what makes the work done once.",
 			with((*workCase[Tx]).finishTx)},
-		{"what a stopped process left open cannot be committed once its run was taken again", "the rollback is what proves that a repetition is safe.",
+		{"an open transaction of a stopped process cannot commit after its run was taken again", "the rollback is what proves that a repetition is safe.",
 			with((*workCase[Tx]).stoppedInTx)},
 		{"an expired run that may be repeated is accepted again in transactions, too", "who finds it there must not say that it is not known.",
 			with((*workCase[Tx]).deadRunInTx)},
-		{"a step's rows and its result are committed together, once", "a later attempt goes on after it.",
+		{"a step's rows and its result are committed together, once", "a later attempt continues after it.",
 			with((*workCase[Tx]).stepTx)},
 	}
 }
@@ -92,7 +92,7 @@ func (c *workCase[Tx]) acceptTx() {
 	}
 	c.within(true, func(tx Tx) {
 		if rec := c.acceptIn(tx, fresh); !accepted(rec, fresh) {
-			c.Errorf("AcceptTx once more by its owner returned %s", show(rec))
+			c.Errorf("a second AcceptTx by its owner returned %s", show(rec))
 		}
 	})
 	if rec := c.takes(byAnother(fresh)); !bytes.Equal(rec.Work, workOf(fresh.ID)) || rec.Attempt != 1 {
@@ -131,7 +131,7 @@ func (c *workCase[Tx]) acceptTxInEachState() {
 			}
 		case s.lapsed:
 			if rec.State != store.Unknown || rec.Fence != s.claim.Fence {
-				c.Errorf("%s: want it parked as unknown under its fence %d; got %s", what, s.claim.Fence, show(rec))
+				c.Errorf("%s: want unknown under its fence %d; got %s", what, s.claim.Fence, show(rec))
 			}
 		default:
 			if d := diff(s.rec, rec); d != "" {
@@ -165,7 +165,7 @@ func (c *workCase[Tx]) acceptTxWaits() {
 			winner = second
 		}
 		if !accepted(told, winner) {
-			c.Errorf("the first transaction being committed is %v; the second was told %s", commit, show(told))
+			c.Errorf("the first transaction being committed is %v; the second got %s", commit, show(told))
 		}
 		c.unchanged("both transactions", told)
 	}
@@ -200,7 +200,7 @@ func (c *workCase[Tx]) acceptTxBesideOthers() {
 			c.woken(name+" beside AcceptTx", done)
 			now := c.read(mine.ID)
 			if err != nil || told.Owner == theirs.Owner || !accepted(now, mine) {
-				c.Errorf("%s beside AcceptTx was told %s, %v; the record is %s", name, show(told), err, show(now))
+				c.Errorf("%s beside AcceptTx got %s, %v; the record is %s", name, show(told), err, show(now))
 			}
 		}
 	}
@@ -367,7 +367,7 @@ func (c *workCase[Tx]) finishTx() {
 	c.rows("FinishTx that was rolled back", row, 0)
 	c.release(c.read(zombie.ID()).Claim(), c.keep) // by an operator, say
 	if err := finish(zombie, row, nil); !errors.Is(err, store.ErrFenced) {
-		c.Errorf("FinishTx of a run that was given back: %v; want ErrFenced", err)
+		c.Errorf("FinishTx of a returned run: %v; want ErrFenced", err)
 	}
 	c.rows("FinishTx of a stale run", row, 0)
 	_ = zombie.Release(c.ctx, stet.Again{})
@@ -383,7 +383,7 @@ func (c *workCase[Tx]) finishTx() {
 	}
 	c.rows("FinishTx", row, 1)
 	if again := c.begins(e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
-		c.Errorf("a take of what was finished is replayed: %v, %s", again.Replayed(), brief(again.Outcome().Body))
+		c.Errorf("a take of a finished operation is replayed: %v, %s", again.Replayed(), brief(again.Outcome().Body))
 	}
 	if c.can.outbox == nil {
 		return

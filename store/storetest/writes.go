@@ -34,15 +34,15 @@ func endedContext(f *fixture) {
 }
 
 var settleChecks = []check{
-	{"a settle in each state does what the state machine says", "an outcome is written once, while the claim runs or its fate is unknown; a late settle under the newest fence is the truth, because nobody else ran.",
+	{"a settle in each state does what the state machine says", "an outcome is written once, while the claim runs or is unknown; a late settle under the newest fence is correct, because no other run began.",
 		settleInEachState},
-	{"a stale fence can write nothing", "a run that lost the claim must not end, keep or give back that of its successor.",
+	{"a stale fence can write nothing", "a run that lost the claim must not end, renew or release its successor's claim.",
 		staleFenceWritesNothing},
-	{"a settle that is repeated succeeds, with another outcome it is refused", "its first reply may have been lost; but an outcome that was told to anyone must never change.",
+	{"a settle that is repeated succeeds, with another outcome it is refused", "its first reply may have been lost; but a returned outcome must never change.",
 		settleRepeated},
-	{"a settle that comes after the result has expired is refused", "another outcome may have been settled by a verdict, told to callers, and be gone since: a run that comes back then must not be told that its own stands.",
+	{"a settle after the result has expired is refused", "a resolution may have stored another outcome that callers got and that has expired since: a late run must not get success for its own.",
 		settleWhenGone},
-	{"a late settle comes through", "the owner outlived its lease, but no other run began: what it did is known after all.",
+	{"a late settle comes through", "the owner outlived its lease, but no other run began: its outcome is known.",
 		lateSettle},
 }
 
@@ -109,7 +109,7 @@ func settleRepeated(f *fixture) {
 	for _, first := range []store.Settlement{completed("result"), failed("result"), completed(""), {State: store.Completed}, {State: store.Completed, Gone: true}} {
 		c := f.grant(f.request(f.long)).Claim()
 		f.settle(c, first, f.keep)
-		was := f.read(c.ID)
+		before := f.read(c.ID)
 		others := []store.Settlement{
 			first, completed("result"), failed("result"), completed("resul"), completed("result\x00"), completed(""), failed(""),
 			{State: store.Completed}, {State: store.Completed, Gone: true}, {State: store.Failed, Gone: true},
@@ -128,7 +128,7 @@ func settleRepeated(f *fixture) {
 			if !same {
 				f.fenced(what, err)
 			}
-			f.unchanged(what, was)
+			f.unchanged(what, before)
 		}
 	}
 }
@@ -152,13 +152,13 @@ func settleWhenGone(f *fixture) {
 }
 
 func lateSettle(f *fixture) {
-	lapsed, parked := f.request(f.unit), f.request(f.unit)
-	a, b := f.grant(lapsed).Claim(), f.grant(parked).Claim()
+	lapsed, unknown := f.request(f.unit), f.request(f.unit)
+	a, b := f.grant(lapsed).Claim(), f.grant(unknown).Claim()
 	f.pass(1)
-	if rec := f.claim(byAnother(parked)); rec.State != store.Unknown {
-		f.Fatalf("a lapsed record should be parked; it is %s", show(rec))
+	if rec := f.claim(byAnother(unknown)); rec.State != store.Unknown {
+		f.Fatalf("a record with an expired lease should be unknown; it is %s", show(rec))
 	}
-	for name, c := range map[string]store.Claim{"past its lease": a, "parked": b} {
+	for name, c := range map[string]store.Claim{"past its lease": a, "unknown": b} {
 		f.settle(c, completed("done after all"), f.keep)
 		rec := f.is("a settle of a record "+name, c.ID, store.Completed, c.Fence)
 		if text(rec.Result) != "done after all" {
@@ -172,7 +172,7 @@ func lateSettle(f *fixture) {
 }
 
 var releaseChecks = []check{
-	{"a release in each state does what the state machine says", "a key is given back by a run that knows that nothing happened, and only before there is an outcome.",
+	{"a release in each state does what the state machine says", "a run releases a key if nothing happened, and only before there is an outcome.",
 		releaseInEachState},
 	{"a release that is repeated succeeds", "its first reply may have been lost.",
 		releaseRepeated},
@@ -221,7 +221,7 @@ func releaseRepeated(f *fixture) {
 }
 
 var extendChecks = []check{
-	{"an extension in each state does what the state machine says", "only a running claim has a lease; a run that is not told that it lost its own goes on working.",
+	{"an extension in each state does what the state machine says", "only a running claim has a lease; a run that does not learn of the loss continues to work.",
 		extendInEachState},
 	{"extending renews many leases at once and names the lost", "all heartbeats of a process go in one call; one lost claim must not take the others with it.",
 		extendMany},

@@ -47,7 +47,7 @@ CREATE TABLE "stet"."records" (
 -- What the sweep walks, and nothing else does.
 CREATE INDEX "records_due" ON "stet"."records" (due_at) WHERE due_at IS NOT NULL;
 
--- What is not settled, oldest claims first, for operators. A record that is
+-- Unsettled records, oldest claims first, for operators. A record that is
 -- written settled, as transactions do, is never in it. Its condition does not name
 -- the states, or the planner would take it for settling, too, which finds its row
 -- by id.
@@ -61,18 +61,18 @@ COMMENT ON COLUMN "stet"."records".owner IS 'random id of the last claim, minted
 COMMENT ON COLUMN "stet"."records".fence IS 'number of the last claim; grows strictly with every claim of the id; every write compares it';
 COMMENT ON COLUMN "stet"."records".claimed_at IS 'when it was last claimed';
 COMMENT ON COLUMN "stet"."records".lease_until IS 'running: when the claim lapses unless it is renewed; else NULL';
-COMMENT ON COLUMN "stet"."records".settled_at IS 'when it was settled, released or parked; NULL while running';
+COMMENT ON COLUMN "stet"."records".settled_at IS 'when it was settled, released or marked unknown; NULL while running';
 COMMENT ON COLUMN "stet"."records".expires_at IS 'settled: when the result is no longer replayed; else NULL';
 COMMENT ON COLUMN "stet"."records".forget_at IS 'settled, retryable: when the record counts as none and may be removed; else NULL';
 COMMENT ON COLUMN "stet"."records".due_at IS 'when the sweep has something to do: the lease lapses, the result expires, or the record is forgotten; NULL: never (unknown)';
 COMMENT ON COLUMN "stet"."records".attempt IS '1 for the first claim of the id, 2 for the next';
 COMMENT ON COLUMN "stet"."records".state IS '1 running, 2 completed, 3 failed, 4 retryable, 5 unknown';
 COMMENT ON COLUMN "stet"."records".gone IS 'settled, and the result is not kept: too large, or expired';
-COMMENT ON COLUMN "stet"."records".watched IS 'running: somebody waits in another process, so the end of the run is notified';
+COMMENT ON COLUMN "stet"."records".watched IS 'running: a caller in another process waits, so the end of the run is notified';
 COMMENT ON COLUMN "stet"."records".status IS 'settled: as in HTTP; NULL for none, if gone, and if it is encrypted';
 COMMENT ON COLUMN "stet"."records".content_type IS 'settled: the media type of the body; NULL like the status';
 COMMENT ON COLUMN "stet"."records".head IS 'settled: what else an engine stores, with a checksum of all parts, or all of them encrypted; NULL if gone, and if it was settled by SQL';
-COMMENT ON COLUMN "stet"."records".body IS 'settled: what is replayed, byte for byte; NULL if gone';
+COMMENT ON COLUMN "stet"."records".body IS 'settled: the result that is replayed, byte for byte; NULL if gone';
 
 -- The version of these tables, which a program checks before it uses them.
 CREATE TABLE "stet"."records_schema" (

@@ -14,7 +14,7 @@ COMMENT ON COLUMN "stet"."records".name IS 'what the operation is: a route, a qu
 COMMENT ON COLUMN "stet"."records".ref IS 'the service''s own reference, such as an order''s ID; encrypted if it begins with sealed:';
 
 -- The same for people: digests in hexadecimal, states by name, bodies as text in which
--- what is no ASCII is escaped.
+-- bytes outside ASCII are escaped.
 CREATE VIEW "stet"."operations" AS
 SELECT encode(id, 'hex') AS id, encode(scope, 'hex') AS scope, class, name, ref,
 	CASE state WHEN 1 THEN 'running' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'retryable'

@@ -1,14 +1,14 @@
 -- Functions by which any client of PostgreSQL takes part, in its own transaction. See
 -- docs/sql.md. They lock by the same numbers as package postgres, draw fences from the
--- same sequence and write the same rows. What is in them is not to be called
--- otherwise is not granted to anybody. They call one another with exactly the types
+-- same sequence and write the same rows. Internal functions
+-- are not granted to any role. They call one another with exactly the types
 -- that are declared: a function of the same name that fits better, of another role that
 -- may create one in this schema, would be called in their place, with their rights.
 
 -- A claim under which a service settles, in the transaction of its writes, is known by its
 -- owner: if that run dies it had no effect.
 ALTER TABLE "stet"."records" ADD COLUMN outside bytea;
-COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim whose run is settled by a service, in one transaction with what it writes; if it is that of the record, an expired run becomes retryable, not unknown';
+COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim that a service settles, in one transaction with its writes; if it is the owner of the record, an expired run becomes retryable, not unknown';
 
 -- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
 -- functions in SQL are planned anew at each call.
@@ -145,9 +145,9 @@ DECLARE
 	finger bytea       := coalesce(fingerprint, decode(repeat('00', 33), 'hex'));
 	owner  bytea       := uuid_send(gen_random_uuid());
 	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
-	rival  boolean     := false;
+	concurrent  boolean     := false;
 	number bigint;  -- of the lock that is held while the transaction runs
-	half   integer; -- of the one that says, with the next, which fingerprint it has
+	half   integer; -- of the lock that says, with the next, which fingerprint it has
 	print  integer;
 	l      record;
 	r      record;
@@ -173,8 +173,8 @@ BEGIN
 	number := "stet"."stet_number"("stet"."stet_own"('run'::text, ARRAY[this]));
 	half := ("stet"."stet_number"("stet"."stet_own"('finger'::text, ARRAY[this])) << 32 >> 32)::integer;
 	print := ("stet"."stet_number"("stet"."stet_digest"(ARRAY[finger])) << 32 >> 32)::integer;
-	-- Each statement sees what was committed before it began. What changes in the meantime is
-	-- looked at again.
+	-- Each statement sees rows that were committed before it began. Later changes are
+	-- read again.
 	FOR try IN 1..16 LOOP
 		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
 			t.forget_at IS NULL OR t.forget_at > moment AS there,
@@ -232,19 +232,19 @@ BEGIN
 				claim := 'c1.' || encode(this, 'hex') || '.' || encode(owner, 'hex') || '.' || lpad(to_hex(fence), 16, '0');
 				RETURN;
 			END IF;
-		ELSIF rival AND r.there IS NOT TRUE THEN -- the record, read since, does not say that it has ended
+		ELSIF concurrent AND r.there IS NOT TRUE THEN -- the record, read since, does not say that it has ended
 			action := 'mismatch';
 			RETURN;
 		ELSE
 			-- Does the transaction that has the lock ask for something else?
-			rival := EXISTS (
+			concurrent := EXISTS (
 				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
 				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
 					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 					AND k.classid::bigint = (number >> 32) & 4294967295 AND k.objid::bigint = number & 4294967295
 					AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
 					AND f.classid::bigint = half::bigint & 4294967295 AND f.objid::bigint <> print::bigint & 4294967295);
-			IF NOT rival THEN
+			IF NOT concurrent THEN
 				action := 'in_flight';
 				state := 'running';
 				RETURN;
@@ -269,20 +269,20 @@ BEGIN
 END
 $stet$;
 
--- What is raised for a claim that has no say any more.
+-- The error for a claim that was replaced.
 CREATE FUNCTION "stet"."stet_fenced"() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
 	RAISE EXCEPTION USING ERRCODE = 'ST002', MESSAGE = 'stet: the claim is not the newest of its operation, or has ended',
-		HINT = 'Roll back. Another run, or an outcome, has taken its place; begin again to hear of it.';
+		HINT = 'Roll back. Another run, or an outcome, has replaced it; begin again to read it.';
 END
 $stet$;
 
--- Wakes those who wait for the end of a run.
+-- Wakes callers that wait for the end of a run.
 CREATE FUNCTION "stet"."stet_tell"(id bytea, watched boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
-	-- Whoever waits for a transaction holds this lock.
+	-- A caller that waits for a transaction holds this lock.
 	IF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait'::text, '{}'::bytea[]))) THEN
 		PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel'::text, '{}'::bytea[]), 1, 8), 'hex'), encode(id, 'hex'));
 	END IF;
@@ -396,7 +396,7 @@ DECLARE
 BEGIN
 	SELECT * INTO c FROM "stet"."stet_claim"(claim);
 	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing, and at most 100 years';
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the retention of a released record must be positive, and at most 100 years';
 	END IF;
 	until := moment + make_interval(secs => span);
 	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment,
@@ -412,7 +412,7 @@ END
 $stet$;
 
 -- What the sweep of package postgres does.
-CREATE FUNCTION "stet"."stet_sweep"(most integer DEFAULT 1000, OUT parked bigint, OUT expired bigint, OUT removed bigint, OUT more boolean)
+CREATE FUNCTION "stet"."stet_sweep"(most integer DEFAULT 1000, OUT marked_unknown bigint, OUT expired bigint, OUT removed bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $stet$
 #variable_conflict use_column
@@ -443,13 +443,13 @@ BEGIN
 		DELETE FROM "stet"."records" r USING due WHERE r.ctid = due.at AND due.state <> 1 AND due.forgotten RETURNING 1
 	)
 	SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM died d WHERE d.state = 5), (SELECT count(*) FROM bared), (SELECT count(*) FROM purged)
-	INTO seen, parked, expired, removed;
+	INTO seen, marked_unknown, expired, removed;
 	more := seen >= most;
 END
 $stet$;
 
 -- A transaction that has begun an operation settles or releases it, or commits nothing.
--- Until then the operation is running without a lease, which nobody else sees.
+-- Until then the operation is running without a lease; other transactions do not see it.
 CREATE FUNCTION "stet"."stet_unsettled"() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
@@ -465,14 +465,14 @@ $stet$;
 CREATE CONSTRAINT TRIGGER "stet_unsettled" AFTER INSERT OR UPDATE ON "stet"."records" DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW WHEN (NEW.state = 1 AND NEW.lease_until IS NULL) EXECUTE FUNCTION "stet"."stet_unsettled"();
 
--- Those that compute and touch nothing are everybody's. A service is granted those that
+-- Functions that only compute are granted to PUBLIC. A service is granted the functions that
 -- it calls, and nothing on the tables.
 REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_release", "stet"."stet_sweep", "stet"."stet_tell", "stet"."stet_unsettled" FROM PUBLIC;
 
-COMMENT ON FUNCTION "stet"."stet_begin" IS 'what to do with an operation: run it in this transaction, or hand out what is stored; see docs/sql.md';
+COMMENT ON FUNCTION "stet"."stet_begin" IS 'says what to do with an operation: run it in this transaction, or return the stored outcome; see docs/sql.md';
 COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it stands once this transaction is committed';
 COMMENT ON FUNCTION "stet"."stet_release" IS 'gives a claim back: nothing was executed';
-COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes results that have expired and records that are forgotten, and parks expired runs';
+COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes expired results and forgotten records, and marks expired runs unknown';
 COMMENT ON FUNCTION "stet"."stet_fingerprint" IS 'the fingerprint of what a request asks for';
 COMMENT ON FUNCTION "stet"."stet_id" IS 'the id of a record';
 

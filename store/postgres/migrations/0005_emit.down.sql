@@ -72,7 +72,7 @@ DECLARE
 BEGIN
 	SELECT * INTO c FROM "stet"."stet_claim"(claim);
 	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing, and at most 100 years';
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the retention of a released record must be positive, and at most 100 years';
 	END IF;
 	until := moment + make_interval(secs => span);
 	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment,

@@ -105,7 +105,7 @@ BEGIN
 	END IF;
 	WITH taken AS (DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner RETURNING m.n, m.message)
 	SELECT string_agg(t.message, ',' ORDER BY t.n) INTO emitted FROM taken t;
-	-- What has messages is not forgotten before they have left.
+	-- A record with messages is not forgotten before they were sent.
 	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = empty, status = code, content_type = media, head = top, body = content,
 		settled_at = moment, expires_at = moment + make_interval(secs => keep), forget_at = CASE WHEN emitted IS NULL THEN moment + make_interval(secs => forget) END,
 		due_at = CASE WHEN NOT empty THEN moment + make_interval(secs => keep) WHEN emitted IS NULL THEN moment + make_interval(secs => forget) END,
@@ -133,7 +133,7 @@ DECLARE
 BEGIN
 	SELECT * INTO c FROM "stet"."stet_claim"(claim);
 	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing, and at most 100 years';
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the retention of a released record must be positive, and at most 100 years';
 	END IF;
 	DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner;
 	until := moment + make_interval(secs => span);

@@ -7,7 +7,7 @@ if rec then
 	local state, owner = rec:byte(2), rec:sub(37, 52)
 	if rec:sub(4, 36) ~= ARGV[2] then return full(rec, KEYS[2]) end
 	if state == RUNNING and owner ~= ARGV[4] and struct.unpack('>I8', rec, 105) <= now then
-		return {now, park(rec, KEYS[1], KEYS[3], ARGV[5], ARGV[1])}
+		return {now, markUnknown(rec, KEYS[1], KEYS[3], ARGV[5], ARGV[1])}
 	end
 	if state ~= RETRYABLE or owner == ARGV[4] then return full(rec, KEYS[2]) end
 	last, attempt = struct.unpack('>I8I4', rec, 85)

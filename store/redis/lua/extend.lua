@@ -1,5 +1,5 @@
 -- KEYS record and index of each. ARGV lease, then id and fence of each. Returns the
--- places of those that are lost, and negative of those that cannot be read.
+-- places of the lost ones, and negative places of the unreadable ones.
 local but = {}
 local lease = now + ARGV[1]
 local packed, score = struct.pack('>I8', lease), string.format('%d', lease)

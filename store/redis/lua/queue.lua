@@ -1,4 +1,4 @@
--- KEYS queues. ARGV limit. Returns of each queue a list: now, when what is not due yet
+-- KEYS queues. ARGV limit. Returns of each queue a list: now, when the next record
 -- will be, 0 if there is none, and then the identities that are due, each with its time.
 local all = {}
 for i, queue in ipairs(KEYS) do

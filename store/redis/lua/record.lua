@@ -26,7 +26,7 @@ end
 local function label(rec) return rec:sub(137) end
 
 -- load returns a record, or false. If this version cannot read it, it returns an error
--- reply, and what is there: '' of a key of another type.
+-- reply, and the stored value: '' of a key of another type.
 local function load(key)
 	local rec = redis.pcall('GET', key)
 	if type(rec) == 'table' then
@@ -74,7 +74,7 @@ local function full(rec, resultkey)
 	return {now, rec}
 end
 
--- came reports whether a settled record has that result. One that has expired, by itself
+-- came reports whether a settled record has that result. A result that has expired, by itself
 -- or by hand, may have been another.
 local function came(rec, resultkey, gone, result)
 	if struct.unpack('>I8', rec, 121) <= now or gone ~= (rec:byte(3) % 2 == 1) then return false end
@@ -89,13 +89,13 @@ end
 -- ms rounds up, as a key lives through the millisecond of its expiry.
 local function ms(us) return string.format('%d', math.ceil(us / 1000)) end
 
--- ended tells those who watch that a run is over. They look by themselves, too: what
--- is written must not fail for it, as where the user may not publish.
+-- ended notifies watchers that a run is over. They also poll: the write
+-- must not fail if the user may not publish.
 local function ended(rec, channel, id)
 	if rec:byte(3) % 4 >= 2 then redis.pcall('PUBLISH', channel, id) end
 end
 
--- become is the beginning of a record in another state, with what it keeps besides.
+-- become is the beginning of a record in another state, with its unchanged parts.
 local function become(state, rec)
 	local flags = rec:byte(3) % 32
 	if flags < 4 then return '\1' .. state .. '\0' end
@@ -106,18 +106,18 @@ end
 -- the queue of operations to run.
 local function repeatable(rec) return rec:byte(2) == RUNNING and rec:byte(3) >= 32 end
 
--- park makes an expired run's record unknown, or accepted if the run may be repeated, and
+-- markUnknown makes an expired run's record unknown, or accepted if the run may be repeated, and
 -- returns it.
-local function park(rec, key, index, channel, id)
-	local parked
+local function markUnknown(rec, key, index, channel, id)
+	local marked
 	if repeatable(rec) then
-		parked = become('\6', rec) .. rec:sub(4, 104) .. tail(now, now, 0, 0) .. label(rec)
+		marked = become('\6', rec) .. rec:sub(4, 104) .. tail(now, now, 0, 0) .. label(rec)
 		redis.call('ZREM', index, id)
 	else
-		parked = become('\5', rec) .. rec:sub(4, 104) .. tail(0, now, 0, 0) .. label(rec)
+		marked = become('\5', rec) .. rec:sub(4, 104) .. tail(0, now, 0, 0) .. label(rec)
 		redis.call('ZADD', index, 'inf', id)
 	end
-	redis.call('SET', key, parked)
+	redis.call('SET', key, marked)
 	ended(rec, channel, id)
-	return parked
+	return marked
 end

@@ -1,6 +1,6 @@
 -- KEYS record, result, the queues of operations to run, perhaps schedules. ARGV fence, notes,
 -- the state that it is in, whether its run may be repeated, id, shard. Returns 0 if fenced,
--- the name of one that waits to be run again when its lease has run out and did not
+-- the name of a record that becomes due when its lease has expired and did not
 -- before, else 1.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end

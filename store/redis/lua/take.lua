@@ -5,7 +5,7 @@ if damaged then return damaged end
 if not rec then return {now} end
 local owner = rec:sub(37, 52)
 if rec:byte(2) == RUNNING and owner ~= ARGV[2] and struct.unpack('>I8', rec, 105) <= now then
-	rec = park(rec, KEYS[1], KEYS[4], ARGV[4], ARGV[1])
+	rec = markUnknown(rec, KEYS[1], KEYS[4], ARGV[4], ARGV[1])
 end
 if rec:byte(2) == ACCEPTED and owner ~= ARGV[2] and struct.unpack('>I8', rec, 105) <= now then
 	local last, tries = struct.unpack('>I8I4', rec, 85)

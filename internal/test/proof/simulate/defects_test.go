@@ -63,7 +63,7 @@ func (f flawed) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 		rec.Owner = owner
 	case f.is("claims without the existence check") && rec.State == store.Running:
 		rec.Owner = req.Owner
-	case f.is("runs lapsed claims again") && before.State == store.Running && rec.State == store.Unknown:
+	case f.is("runs expired claims again") && before.State == store.Running && rec.State == store.Unknown:
 		if err := f.Store.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 			return rec, err
 		}
@@ -132,7 +132,7 @@ var defects = []struct {
 	{"claims without the existence check", 100},
 	{"checks no fingerprint while running", 500},
 	{"judges leases by the caller's clock", 500},
-	{"runs lapsed claims again", 200},
+	{"runs expired claims again", 200},
 	{"grants an owner twice", 5000},
 	{"confuses keys", 500},
 	{"settles without the fence check", 5000},

@@ -20,7 +20,7 @@ func (f flawedServer) is(defect string) bool { return f.defect == defect }
 
 func (f flawedServer) enter(t *txn) (store.Record, error) {
 	before := f.w.look(int(t.key)).rec
-	if f.is("runs lapsed claims again") && before.State == store.Running && before.LeaseLeft <= 0 && before.Fingerprint == t.req.Fingerprint {
+	if f.is("runs expired claims again") && before.State == store.Running && before.LeaseLeft <= 0 && before.Fingerprint == t.req.Fingerprint {
 		if err := f.w.truth.Release(t.p.ctx, before.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 			return before, err
 		}
@@ -78,7 +78,7 @@ var txDefects = []struct {
 	defect string
 	within uint64
 }{
-	{"runs lapsed claims again", 2000},
+	{"runs expired claims again", 2000},
 	{"checks no fingerprint", 100},
 	{"acknowledges before it commits", 100},
 	{"commits what was rolled back", 20000},

@@ -167,7 +167,7 @@ var workDefects = []struct {
 	{"confuses scopes", 500, nil},
 	{"sweeps expired runs into retryable", 500, nil},
 	{"settles without the fence check", 20000, of("take over", repeated)},
-	{"runs lapsed claims again", 500, nil},
+	{"runs expired claims again", 500, nil},
 }
 
 // of narrows schedules down to a class and a program, on one key.

@@ -1,6 +1,6 @@
 -- KEYS record, index and list of each. ARGV channel, then the id of each. Returns how
 -- many are unknown now. An index may be stale, a record is not.
-local parked = 0
+local marked = 0
 for i = 1, #KEYS, 3 do
 	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 2) / 3 + 1]
 	local rec, damaged = load(key)
@@ -9,7 +9,7 @@ for i = 1, #KEYS, 3 do
 	elseif rec and rec:byte(2) == RUNNING then
 		local lease = struct.unpack('>I8', rec, 105)
 		if lease <= now then
-			if park(rec, key, index, ARGV[1], id):byte(2) == UNKNOWN then parked = parked + 1 end
+			if markUnknown(rec, key, index, ARGV[1], id):byte(2) == UNKNOWN then marked = marked + 1 end
 		else
 			redis.call('ZADD', index, string.format('%d', lease), id)
 		end
@@ -20,4 +20,4 @@ for i = 1, #KEYS, 3 do
 		if not rec or rec:byte(2) ~= ACCEPTED then redis.call('ZREM', KEYS[i + 2], id) end
 	end
 end
-return parked
+return marked
