@@ -240,7 +240,7 @@ func (x *exchange) respond() {
 	x.restore(resp)
 	x.w.send(resp)
 	if !x.body.read() {
-		resp.SetConnectionClose() // lest the rest of it be taken for the next request
+		resp.SetConnectionClose() // so that the next request does not begin with the rest of it
 	}
 }
 

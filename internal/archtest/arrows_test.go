@@ -123,7 +123,7 @@ func TestEveryImportIsAllowed(t *testing.T) {
 	for _, from := range slices.Sorted(maps.Keys(found)) {
 		to, known := allowed(from)
 		if !known && other(from) == "" {
-			t.Errorf("%s is not in arrows (internal/archtest/arrows_test.go): say there what it may import", from)
+			t.Errorf("%s is not in arrows (internal/archtest/arrows_test.go): add it with its allowed imports", from)
 			continue
 		}
 		for p, path := range found[from] {

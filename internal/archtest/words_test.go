@@ -14,8 +14,16 @@ import (
 // wordFiles are the kinds of files whose words readers meet.
 var wordFiles = []string{".go", ".md", ".py", ".js", ".ts", ".yaml", ".yml", ".sql", ".lua"}
 
-// quotations removes words of other languages: Go's http.NoBody, SQL's extract, Redis's REPLICAOF.
-var quotations = strings.NewReplacer("http.nobody", "", "extract(epoch", "", `"replicaof", "no", "one"`, "")
+// quotations removes terms of other languages, such as Go's http.NoBody: the lines of
+// testdata/quotations.txt.
+func quotations() (*strings.Replacer, error) {
+	text, err := os.ReadFile(filepath.Join("testdata", "quotations.txt"))
+	var pairs []string
+	for line := range strings.Lines(string(text)) {
+		pairs = append(pairs, strings.TrimSpace(line), "")
+	}
+	return strings.NewReplacer(pairs...), err
+}
 
 // outWord is a line of testdata/words.txt: forms of a word or a phrase of up to three words.
 type outWord struct {
@@ -41,6 +49,10 @@ func TestWords(t *testing.T) {
 // outWords returns the words that are out, with their places in this repository.
 var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 	text, err := os.ReadFile(filepath.Join("testdata", "words.txt"))
+	if err != nil {
+		return nil, err
+	}
+	quoted, err := quotations()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +86,7 @@ var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 			return err
 		}
 		place, err := filepath.Rel(root, path)
-		count(quotations.Replace(strings.ToLower(string(text))), byForm, filepath.ToSlash(place))
+		count(quoted.Replace(strings.ToLower(string(text))), byForm, filepath.ToSlash(place))
 		return err
 	})
 	return words, err

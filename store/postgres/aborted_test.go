@@ -47,7 +47,7 @@ func faulty(t *testing.T) *Store {
 	return s
 }
 
-func TestTransactionThatItsFunctionSpoiledIsAborted(t *testing.T) {
+func TestTransactionAbortedByItsFunctionIsReported(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			s := faulty(t)
@@ -115,7 +115,7 @@ func TestFaultOfTheHandlerIsNoOutageOfTheStore(t *testing.T) {
 	}
 }
 
-func TestTransactionOverSQLThatItsFunctionSpoiledIsAborted(t *testing.T) {
+func TestTransactionOverSQLAbortedByItsFunctionIsReported(t *testing.T) {
 	for name, statement := range map[string]string{
 		"ignored error":        "SELECT 1/0",
 		"deferred foreign key": "INSERT INTO lines VALUES ('no such order')",

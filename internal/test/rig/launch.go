@@ -74,7 +74,7 @@ func Launch(t testing.TB, cmd *exec.Cmd) *Program {
 	return p
 }
 
-// Log is what it has written.
+// Log is its output.
 func (p *Program) Log() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,8 +108,8 @@ func (p *Program) Kill() {
 // runLimit is how long a program may take. The longest take 4 minutes on a busy machine.
 const runLimit = 15 * time.Minute
 
-// Run executes a program in a folder, with more in its environment, and returns what
-// it has written.
+// Run executes a program in a folder, with more in its environment, and returns its
+// output.
 func Run(t testing.TB, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -123,7 +123,7 @@ func Run(t testing.TB, dir string, env []string, name string, args ...string) st
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
-		kill(processes(dir)...) // what it has started
+		kill(processes(dir)...) // its child processes
 		t.Fatalf("%s has not ended after %v:\n%s", cmd, runLimit, out)
 	}
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 // PgBouncerOptions say how a PgBouncer is to differ from the usual.
 type PgBouncerOptions struct {
-	// Settings are parameters of the section [pgbouncer], by name. Those that are
+	// Settings are parameters of the section [pgbouncer], by name. Settings that are
 	// not named have PgBouncer's own defaults, but for pool_mode, which is
 	// transaction, and max_client_conn, which is 1000.
 	Settings map[string]string

@@ -18,7 +18,7 @@ import (
 
 // PostgresOptions say how a PostgreSQL server is to differ from the usual.
 type PostgresOptions struct {
-	// Settings are parameters of postgresql.conf, by name. Those that are not
+	// Settings are parameters of postgresql.conf, by name. Settings that are not
 	// named have PostgreSQL's own defaults, full durability included, but for
 	// max_connections, which is 300.
 	Settings map[string]string

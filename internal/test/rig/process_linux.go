@@ -18,7 +18,7 @@ func unprivileged() (uid, gid int, err error) {
 	if os.Geteuid() != 0 {
 		return -1, -1, nil
 	}
-	for _, name := range []string{"postgres", "nobody"} {
+	for _, name := range []string{"postgres", "daemon"} {
 		u, err := user.Lookup(name)
 		if err != nil {
 			continue
@@ -29,7 +29,7 @@ func unprivileged() (uid, gid int, err error) {
 		gid, err = strconv.Atoi(u.Gid)
 		return uid, gid, err
 	}
-	return 0, 0, fmt.Errorf("servers refuse to run as root, and there is neither a user postgres nor nobody: run the tests as another user")
+	return 0, 0, fmt.Errorf("servers refuse to run as root, and there is neither a user postgres nor daemon: run the tests as another user")
 }
 
 // child are the attributes of a server, which the kernel sends sig when the

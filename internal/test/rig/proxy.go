@@ -28,7 +28,7 @@ type Proxy struct {
 	requests loss
 }
 
-// loss is what is to get lost, and what was.
+// loss is the planned losses, and the losses so far.
 type loss struct {
 	command string
 	left    int
@@ -117,7 +117,7 @@ func (l *link) cut() {
 	}
 }
 
-// Refuse stops listening: new connections are refused by the kernel. Those that
+// Refuse stops listening: new connections are refused by the kernel. Connections that
 // exist continue; see Cut.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
@@ -146,7 +146,7 @@ func (p *Proxy) Accept() error {
 // Resume; new connections are accepted and stall, too.
 func (p *Proxy) Stall() { p.setStalled(true) }
 
-// Resume ends a stall: what was kept is forwarded.
+// Resume ends a stall: delayed bytes are forwarded.
 func (p *Proxy) Resume() { p.setStalled(false) }
 
 func (p *Proxy) setStalled(yes bool) {

@@ -14,7 +14,7 @@ import (
 
 // RabbitMQOptions say how a RabbitMQ server is to differ from the usual.
 type RabbitMQOptions struct {
-	// Settings are lines of rabbitmq.conf, by name. Those that are not named
+	// Settings are lines of rabbitmq.conf, by name. Settings that are not named
 	// have RabbitMQ's own defaults.
 	Settings map[string]string
 }

@@ -14,7 +14,7 @@ import (
 
 // RedisOptions say how a Redis server is to differ from the usual.
 type RedisOptions struct {
-	// Settings are parameters of redis.conf, by name. Those that are not named
+	// Settings are parameters of redis.conf, by name. Settings that are not named
 	// have Redis's own defaults, but for save, which is off: nothing is written
 	// to disk unless appendonly is set; and for repl-diskless-sync, which is off,
 	// so that replicas are in step sooner.
@@ -77,7 +77,7 @@ func redisSettings(o RedisOptions, port int, dir string) (args []string) {
 	return args
 }
 
-// CLI runs a command with redis-cli and returns what it printed. A reply that is
+// CLI runs a command with redis-cli and returns its output. A reply that is
 // an error is an error.
 func (s *RedisServer) CLI(ctx context.Context, args ...string) (string, error) {
 	return redisCLI(ctx, s.port, args...)

@@ -74,7 +74,7 @@ func (c *RedisCluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Move moves n slots, with what is in them, from one server to another.
+// Move moves n slots, with their keys, from one server to another.
 func (c *RedisCluster) Move(ctx context.Context, from, to, n int) error {
 	ids := make([]string, len(c.Servers))
 	for i, s := range c.Servers {

@@ -7,7 +7,7 @@
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 //
-// and then asks for what it needs:
+// and then starts the servers that it needs:
 //
 //	url := rig.Postgres(t).Database(t) // one server for the whole binary, a fresh database for this test
 //	server := rig.NewPostgres(t, rig.PostgresOptions{}) // a server of its own, which the test may kill
@@ -16,7 +16,7 @@
 //
 // Nothing outlives the program, however it ends: servers are signalled by the
 // kernel when their parent dies, and a small shell process, which waits for the
-// same event, ends what is left (servers that are stopped by SIGSTOP, for
+// same event, ends the remaining processes (servers stopped by SIGSTOP, for
 // instance) and removes the directory.
 package rig
 
@@ -107,7 +107,7 @@ func (r *Rig) start(cmd *exec.Cmd) error {
 }
 
 // reap waits until its standard input ends, which is when this process has
-// ended in whatever way, and clears up what is there then. Processes are known
+// ended in any way, and then removes processes and files. Processes are known
 // by their working directory: PostgreSQL's leave the process group, and their
 // parent may be gone.
 const reap = `
@@ -199,7 +199,7 @@ func (r *Rig) write(path string, content []byte) error {
 }
 
 // command is a command that runs in dir, as the user of servers, with none of
-// this process's environment: PGPORT and its like would change servers.
+// this process's environment: variables such as PGPORT would change servers.
 func (r *Rig) command(dir string, out io.Writer, argv ...string) *exec.Cmd {
 	//nolint:noctx // servers of tests; a Server ends them
 	cmd := exec.Command(argv[0], argv[1:]...)

@@ -68,7 +68,7 @@ func (p *process) alive() bool {
 // again.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// PIDs are the processes of the server: those that work in its directory. There are none
+// PIDs are the processes whose working directory is the server's. There are none
 // where the system has no /proc.
 func (s *Server) PIDs() []int { return processes(s.dir) }
 

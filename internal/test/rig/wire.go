@@ -176,7 +176,7 @@ func (p *Proxy) forwardReplies(to io.Writer, from io.Reader) error {
 
 var errLost = errors.New("lost, as arranged")
 
-// flushIdle sends what has been forwarded when nothing else has arrived:
+// flushIdle sends the forwarded bytes when nothing else has arrived:
 // messages go out together that came together.
 func flushIdle(w *bufio.Writer, r *bufio.Reader) error {
 	if r.Buffered() > 0 {

@@ -48,7 +48,7 @@ func Eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// Log keeps what is written to it. Its zero value is empty.
+// Log stores everything written to it. Its zero value is empty.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer

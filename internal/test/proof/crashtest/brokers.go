@@ -49,8 +49,8 @@ func DialNATS(url string) (*nats.Conn, js.JetStream, error) {
 // StartNATS starts NATS on r, with streams, and a consumer of the first one.
 //
 // They are limited streams and not work queues: after SIGKILL, NATS 2.9 has
-// forgotten some acknowledgements, but not that it has removed what was
-// acknowledged, and looks for that permanently instead of delivering the rest.
+// forgotten some acknowledgements, but not that it has removed the
+// acknowledged messages, and searches for them permanently instead of delivering the rest.
 func StartNATS(ctx context.Context, r *rig.Rig, streams ...js.StreamConfig) (*rig.NATSServer, error) {
 	server, err := r.StartNATS(ctx)
 	if err != nil {

@@ -2,7 +2,7 @@ package crashtest
 
 import "golang.org/x/sys/unix"
 
-// Now is CLOCK_MONOTONIC: the same for all processes of the host, and nobody
+// Now is CLOCK_MONOTONIC: the same for all processes of the host, and no process
 // sets it.
 func Now() int64 {
 	var t unix.Timespec

@@ -4,5 +4,5 @@ package crashtest
 
 import "time"
 
-// Now is the wall clock, which processes share as long as nobody sets it.
+// Now is the wall clock, which processes share until it is set.
 func Now() int64 { return time.Now().UnixNano() }

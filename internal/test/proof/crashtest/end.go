@@ -23,7 +23,7 @@ func (s *subject) effects() map[string][]string {
 	return all
 }
 
-// end judges the record as it was when all was over, and what has happened.
+// end judges the final record and the effects.
 func (j *judge) end(s *subject) {
 	all := s.effects()
 	for part, ids := range all {
@@ -58,7 +58,7 @@ func (j *judge) end(s *subject) {
 	case !j.Ends(*s.asked, *s.looked) && state == none:
 		j.accuse(Lost, s, "there is no record of it")
 	case !j.Ends(*s.asked, *s.looked):
-		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; in doubt: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.OpenStep)
+		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; open step: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.OpenStep)
 	case state == store.Completed.String():
 		j.completed(s, all)
 	case state == store.Failed.String() && s.asked.Cancels:
@@ -85,7 +85,7 @@ func (j *judge) completed(s *subject, all map[string][]string) {
 		return
 	}
 	j.names(s, s.looked.Of)
-	for _, a := range s.told(Outcome) {
+	for _, a := range s.replies(Outcome) {
 		if a.out.Digest != s.looked.Digest {
 			j.accuse(Stable, s, "told the outcome %s, and it is %s", a.out.Digest, s.looked.Digest)
 		}
@@ -102,15 +102,15 @@ func (j *judge) names(s *subject, of []string) {
 	}
 }
 
-// cancelled judges an operation that was cancelled: what is one write, or one
-// charge, was not done, and of steps none that is unknown was begun.
+// cancelled judges a cancelled operation: a single write or
+// charge was not done, and no later step was begun.
 func (j *judge) cancelled(s *subject, all map[string][]string) {
 	j.v.Cancelled++
 	if s.looked.Why != WhyCancelled {
 		j.accuse(Settled, s, "it failed: %s", s.looked.Why)
 	}
 	if len(j.parts(s)) == 1 && len(all) > 0 || s.looked.OpenStep != "" {
-		j.accuse(Acknowledged, s, "it was cancelled, with the effects %v, and %q in doubt", all, s.looked.OpenStep)
+		j.accuse(Acknowledged, s, "it was cancelled, with the effects %v, and the open step %q", all, s.looked.OpenStep)
 	}
 }
 
@@ -118,14 +118,14 @@ func (j *judge) cancelled(s *subject, all map[string][]string) {
 // repeated: those before it were done, and those after it were not.
 func (j *judge) doubtful(s *subject, all map[string][]string) {
 	parts := j.parts(s)
-	doubt := slices.Index(parts, s.looked.OpenStep)
+	open := slices.Index(parts, s.looked.OpenStep)
 	for i, part := range parts {
-		if i < doubt && len(all[part]) != 1 || i > doubt && len(all[part]) > 0 {
-			j.accuse(Acknowledged, s, "its %s is in doubt, and %s has %d effects", s.looked.OpenStep, part, len(all[part]))
+		if i < open && len(all[part]) != 1 || i > open && len(all[part]) > 0 {
+			j.accuse(Acknowledged, s, "its step %s is open, and %s has %d effects", s.looked.OpenStep, part, len(all[part]))
 		}
 	}
-	if len(s.told(Outcome)) > 0 {
-		j.accuse(Stable, s, "its outcome is not known, and a client was told one")
+	if len(s.replies(Outcome)) > 0 {
+		j.accuse(Stable, s, "its outcome is unknown, and a client got one")
 	}
 }
 

@@ -62,7 +62,7 @@ func (j *judge) fences(s *subject) {
 // the histories' may differ by over a lease.
 const clockTolerance = int64(5 * time.Millisecond)
 
-// leases judges that no claim was marked unknown while its lease lived: nobody may see a
+// leases judges that no claim was marked unknown while its lease lived: no caller may see a
 // record unknown earlier than that after its last renewal was sent.
 func (j *judge) leases(s *subject) {
 	seen := make(map[int64]int64) // by fence, when it was first seen unknown, at the latest

@@ -22,7 +22,7 @@ const (
 	Unsure Kind = "unknown" // it may or may not have taken effect
 	Intent Kind = "intent"  // a transaction is about to be committed with this outcome
 	Die    Kind = "die"     // the process kills itself at Point
-	Wanted Kind = "wanted"  // somebody wants an operation done, and will not be told of it
+	Wanted Kind = "wanted"  // a caller wants an operation done, and gets no reply
 	Looked Kind = "looked"  // what a record was when all was over
 
 )
@@ -64,35 +64,35 @@ type Event struct {
 	Digest  string `json:"digest,omitempty"`  // of the result, or of the response
 	Lease   int64  `json:"lease,omitempty"`   // nanoseconds
 
-	// Fingerprint is the store's of a claim, and the client's own word for what
-	// it asks in a request.
+	// Fingerprint is the store's of a claim, and the client's own name for the
+	// content of a request.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// Of requests, and of what is wanted.
+	// Of requests, and of wanted operations.
 	Scope   string  `json:"scope,omitempty"`
 	Key     string  `json:"key,omitempty"`
 	Name    string  `json:"name,omitempty"`    // the kind of operation
 	Cancels bool    `json:"cancels,omitempty"` // its client asks for its end
-	Patient bool    `json:"patient,omitempty"` // clients continue when they are told that it is unknown
+	Patient bool    `json:"patient,omitempty"` // clients continue after an unknown outcome
 	Waits   bool    `json:"waits,omitempty"`   // for the outcome
 	Status  int     `json:"status,omitempty"`  // of the response
 	Says    string  `json:"says,omitempty"`    // what the response says: Outcome, OutcomeUnknown …
 	Fresh   bool    `json:"fresh,omitempty"`   // and that it is the first to say so
-	Said    *Charge `json:"said,omitempty"`    // and what was charged
+	Said    *Charge `json:"said,omitempty"`    // and the charge
 
 	// Of outcomes, in responses and in records.
-	Of       []string `json:"of,omitempty"`    // the IDs of the effects that it is of
-	By       string   `json:"by,omitempty"`    // "" if its run has settled it
-	OpenStep string   `json:"doubt,omitempty"` // the part of which it is not known whether it was done
+	Of       []string `json:"of,omitempty"`       // the IDs of the effects that it is of
+	By       string   `json:"by,omitempty"`       // "" if its run has settled it
+	OpenStep string   `json:"openStep,omitempty"` // the step whose end is not stored
 
 	// Of deaths.
 	Point string   `json:"point,omitempty"`
 	Visit int      `json:"visit,omitempty"`
-	Under []string `json:"under,omitempty"` // operations that were at the point; or in progress, if Point is nobody's
+	Under []string `json:"under,omitempty"` // operations that were at the point; or in progress, if Point is empty
 }
 
-// History is what one process has seen, appended to a file of its own: what was
-// written is there after SIGKILL.
+// History is the log of one process, appended to a file of its own: lines that were
+// written are there after SIGKILL.
 type History struct {
 	f       *os.File
 	process int

@@ -14,7 +14,7 @@ import (
 // have.
 const (
 	OneEffect    = "more than one effect"
-	Acknowledged = "what was told is not what happened"
+	Acknowledged = "a reply is not the truth"
 	Stable       = "outcome not stable"
 	Mismatch     = "mismatch"
 	Fencing      = "fence"
@@ -39,8 +39,8 @@ func (v Violation) String() string { return v.Promise + ": " + v.Detail }
 // Fates are what became of operations whose process died at a point.
 type Fates struct {
 	NotExecuted int // by the process that died; the retry ran
-	Executed    int // by the process that died, and every retry was told so
-	Unknown     int // and told so
+	Executed    int // by the process that died, and every retry got that outcome
+	Unknown     int // and reported as unknown
 	Repeated    int // the request was a retry of what another process had run: says nothing
 }
 
@@ -59,7 +59,7 @@ type Law struct {
 }
 
 // PaymentLaw is the law of payments: they may end without an effect and be asked
-// for again, or stay unknown where that may be.
+// for again, or stay unknown if the policy allows it.
 func PaymentLaw(mayBeUnknown bool) Law {
 	return Law{
 		Ends: func(_, looked Event) bool {
@@ -88,7 +88,7 @@ type Resolution struct {
 	Operations     int // that were asked for
 	Requests       int // of clients
 	Calls          int // of stores
-	Once           int // operations whose outcome was told
+	Once           int // operations whose outcome a client got
 	Unknown        int // operations told unknown at last
 	UnknownCharged int // those of them that the ledger has
 	Refused        int // requests refused because they asked for something else
@@ -144,7 +144,7 @@ type call struct {
 // subject is one operation, and all that was seen of it.
 type subject struct {
 	id, scope, key string
-	asked          *Event // what was wanted
+	asked          *Event // the wanted operation
 	asks           []call // of clients
 	calls          []call // of stores
 	intents        []Event
@@ -164,7 +164,7 @@ type judge struct {
 	v        Resolution
 }
 
-// Judge compares what clients were told, what stores answered and what records say
+// Judge compares replies to clients, replies of stores and the records
 // in the end with the ledger and with each other.
 func Judge(t Trial, law Law) Resolution {
 	j := &judge{Law: law, subjects: make(map[string]*subject), senders: make(map[string]*subject)}
@@ -187,7 +187,7 @@ func Judge(t Trial, law Law) Resolution {
 		j.v.Requests += len(s.asks)
 		j.v.Calls += len(s.calls)
 		if s.asked == nil {
-			j.accuse(Scope, s, "%s has a record, an effect or a message, and nobody has asked for it", id)
+			j.accuse(Scope, s, "%s has a record, an effect or a message, and no client asked for it", id)
 			continue
 		}
 		j.v.Operations++
@@ -281,7 +281,7 @@ func (j *judge) fates(d Event) {
 		if s == nil {
 			continue
 		}
-		stillUnknown := len(s.told(Outcome)) == 0 && len(s.told(OutcomeUnknown)) > 0
+		stillUnknown := len(s.replies(Outcome)) == 0 && len(s.replies(OutcomeUnknown)) > 0
 		own, released := s.begunBy(d.Process)
 		own = own && p != fault.ClaimBefore
 		switch {

@@ -134,14 +134,14 @@ var goodStories = map[string]func(*story){
 		s.write(verbSettle, "o1", 10, completed, "z", Fail)
 		s.look(completed, "o2", 11, 2, "r")
 	},
-	"a claim that was repeated until it was parked": func(s *story) {
+	"a claim that was repeated until it was unknown": func(s *story) {
 		end := s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
 		s.time += lease
 		end(Event{Kind: OK, State: unknown, Owner: "o1", Fence: 10, Attempt: 1, Fingerprint: "5"})
 		s.ask(5, toldUnknown)
 		s.look(unknown, "o1", 10, 1, "")
 	},
-	"a claim that nobody heard of": func(s *story) {
+	"a claim without a reply": func(s *story) {
 		s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
 		s.time += lease
 		s.read(unknown, "o1", 10, "")
@@ -208,7 +208,7 @@ func TestJudgeBitesWhereClientsAreWronged(t *testing.T) {
 			s.ledger = nil
 			s.end()
 		}},
-		"told of another charge": {Acknowledged, func(s *story) { s.well(); s.ledger[0].ID = "other"; s.end() }},
+		"got another charge": {Acknowledged, func(s *story) { s.well(); s.ledger[0].ID = "other"; s.end() }},
 		"told, but not what": {Acknowledged, func(s *story) {
 			s.well()
 			s.ask(5, Event{Kind: OK, Says: Outcome, Digest: "r"})
@@ -241,7 +241,7 @@ func TestJudgeBitesWhereClientsAreWronged(t *testing.T) {
 		}},
 		"two first hands":              {Stable, func(s *story) { s.ask(5, told(s.well())); s.end() }},
 		"charged, then unknown":        {Stable, func(s *story) { s.well(); s.ask(5, toldUnknown); s.end() }},
-		"refused with nobody else":     {Mismatch, func(s *story) { s.ask(5, refused) }},
+		"refused without another":      {Mismatch, func(s *story) { s.ask(5, refused) }},
 		"refused after it was charged": {Mismatch, func(s *story) { s.well(); s.ask(6, refused); s.ask(5, refused); s.end() }},
 		"got another request's answer": {Mismatch, func(s *story) { s.ask(6, again(s.well())); s.end() }},
 	} {
@@ -257,8 +257,8 @@ func TestJudgeBitesWhereScopesMeetOrNothingIsSettled(t *testing.T) {
 			s.ask(5, again(c))
 			s.end()
 		}},
-		"a record of nobody": {Scope, func(s *story) { s.well(); s.end(); s.call(Event{Verb: verbRead, ID: "other"}, Event{Kind: OK}) }},
-		"a charge of nobody": {Scope, func(s *story) {
+		"a record without a client": {Scope, func(s *story) { s.well(); s.end(); s.call(Event{Verb: verbRead, ID: "other"}, Event{Kind: OK}) }},
+		"a charge without a client": {Scope, func(s *story) {
 			s.well()
 			s.end()
 			s.ledger = append(s.ledger, Effect{Charge: Charge{ID: "x", Scope: "b", Key: "k"}})
@@ -309,12 +309,12 @@ func TestJudgeBitesWhereFencesOrLeasesFail(t *testing.T) {
 			s.charge(10, 5)
 			s.ask(5, toldUnknown)
 		}},
-		"parked alive": {Leasing, func(s *story) {
+		"marked unknown alive": {Leasing, func(s *story) {
 			s.claim("o1", 10, 1)
 			s.read(unknown, "o1", 10, "")
 			s.ask(5, toldUnknown)
 		}},
-		"parked although renewed": {Leasing, func(s *story) {
+		"marked unknown although renewed": {Leasing, func(s *story) {
 			s.claim("o1", 10, 1)
 			s.time += lease - 10*tick
 			s.call(Event{Verb: verbExtend, Owner: "o1", Fence: 10, Lease: lease}, Event{Kind: OK})
@@ -435,12 +435,12 @@ func TestJudgeTellsFates(t *testing.T) {
 		want Fates
 		tell func(*story)
 	}{
-		"before the charge, and nobody knows": {Fates{Unknown: 1}, func(s *story) {
+		"before the charge, and unknown": {Fates{Unknown: 1}, func(s *story) {
 			s.claim("o1", 10, 1)
 			s.add(die)
 			s.ask(5, toldUnknown)
 		}},
-		"after the charge, and it is told": {Fates{Executed: 1}, func(s *story) {
+		"after the charge, and reported": {Fates{Executed: 1}, func(s *story) {
 			s.claim("o1", 10, 1)
 			c := s.charge(10, 5)
 			s.add(die)
@@ -459,7 +459,7 @@ func TestJudgeTellsFates(t *testing.T) {
 			s.add(die)
 			s.ask(5, told(c))
 		}},
-		"after it was given back": {Fates{NotExecuted: 1}, func(s *story) {
+		"after it was released": {Fates{NotExecuted: 1}, func(s *story) {
 			s.claim("o1", 10, 1)
 			s.write(verbRelease, "o1", 10, "", "", OK)
 			s.add(die)
@@ -467,7 +467,7 @@ func TestJudgeTellsFates(t *testing.T) {
 			s.claim("o2", 11, 2)
 			s.ask(5, toldUnknown)
 		}},
-		"a retry of what is unknown already": {Fates{Repeated: 1}, func(s *story) {
+		"a retry of an unknown operation": {Fates{Repeated: 1}, func(s *story) {
 			s.add(die)
 			s.ask(5, toldUnknown)
 		}},

@@ -92,7 +92,7 @@ type Killer struct {
 	// Restart restarts a server, Restarts times, between the kills.
 	Restart  func(context.Context) error
 	Restarts int
-	// Killed is told how many were killed, after each. May be nil.
+	// Killed is called after each kill with the number of kills. May be nil.
 	Killed func(n int) error
 
 	processes, outages atomic.Int64
@@ -114,7 +114,7 @@ func (s *Killer) Count(f func(*Tally)) {
 	f(&s.tally)
 }
 
-// While kills one process after the other in each lane while do runs, and then starts one
+// While kills one process after the other in each lane while do runs, and then starts a process
 // that stays alive until do returns. Then it ends all of them.
 func (s *Killer) While(ctx context.Context, do func(context.Context) error) error {
 	s.begin()
@@ -253,7 +253,7 @@ func (s *Killer) reach(v Visit) time.Duration {
 	return d
 }
 
-// start starts a process; one that found no server, which may be, is followed by
+// start starts a process; if it found no server, which may happen, it starts
 // another.
 func (s *Killer) start(ctx context.Context, l *Lane, v Visit) error {
 	for deadline := time.Now().Add(startTimeout); ; {
@@ -305,14 +305,14 @@ func (s *Killer) restart(ctx context.Context) error {
 	return nil
 }
 
-// Moved grows with all that happens to the processes of a crash test, and to what they
+// Moved grows with all that happens to the processes of a crash test, and to the servers they
 // need.
 func (s *Killer) Moved() int {
 	t := s.Tally()
 	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.NetworkFaults()
 }
 
-// Tally is what happened to the processes of a crash test, and to what they need.
+// Tally counts the faults of the processes of a crash test, and of their servers.
 type Tally struct {
 	Kills    int                 // of processes, that were to be killed
 	At       map[fault.Point]int // the same, by point
@@ -326,7 +326,7 @@ type Tally struct {
 
 func newTally() Tally { return Tally{At: make(map[fault.Point]int), Network: make(map[string]int)} }
 
-// Tally returns what has happened so far.
+// Tally returns the counts so far.
 func (s *Killer) Tally() Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()

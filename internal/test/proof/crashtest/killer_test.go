@@ -90,6 +90,6 @@ func TestProcessThatEndsByItselfIsAnErrorUnlessItsServerIsAway(t *testing.T) {
 		t.Errorf("got %+v, %v; want tally.Restarts == 1, no error", tally, err)
 	}
 	if _, err := killAt(t, &Killer{Killed: func(int) error { return errors.New("enough") }}, Visit{Point: passed, N: 1}); err == nil {
-		t.Error("what is told of a kill cannot end a killer")
+		t.Error("the callback Killed cannot end a killer")
 	}
 }

@@ -55,13 +55,13 @@ type Ledger struct {
 	file *os.File
 	read int64 // how much of the file is known
 
-	torn    bool              // what is known does not end with a line
+	torn    bool              // the known part does not end with a line
 	effects map[string]Effect // scope and key → the first one
 	void    map[string]int64  // → fence
 }
 
-// ErrVoided says that a verifier was told that this run would have no effect.
-var ErrVoided = errors.New("a verifier has been told that this run has no effect")
+// ErrVoided says that a verifier got the answer that this run has no effect.
+var ErrVoided = errors.New("a verifier got the answer that this run has no effect")
 
 // OpenLedger opens the ledger in dir.
 func OpenLedger(dir string) (*Ledger, error) {
@@ -126,7 +126,7 @@ func (l *Ledger) Add(kind string, e Effect) error {
 	return l.locked(func() error { return l.write(kind, e) })
 }
 
-// Have has an effect, unless a verifier was told in the meantime that this run will have
+// Have has an effect, unless a verifier got the answer in the meantime that this run will have
 // none: then the error is ErrVoided. When it returns nil, the effect has happened.
 func (l *Ledger) Have(e Effect) error {
 	return l.locked(func() error {

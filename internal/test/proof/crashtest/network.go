@@ -22,7 +22,7 @@ type networkFault struct {
 
 func nothing(*rand.Rand) string { return "" }
 
-// networkFaults are toxics of toxiproxy. Whatever was kept back when a timeout
+// networkFaults are toxics of toxiproxy. Data that is held back when a timeout
 // ends is lost, and the connection with it.
 var networkFaults = []networkFault{
 	{"replies lost", "timeout", "downstream", nothing},
@@ -49,7 +49,7 @@ func NewNetwork(server string) (*Network, error) {
 	return n, n.proxy.Start()
 }
 
-// Through returns the place as it is reached over the network.
+// Through returns the place with its addresses over the network.
 func (n *Network) Through(p Place) Place {
 	if p.Kind == Redis {
 		p.Addr = n.proxy.Listen
@@ -65,7 +65,7 @@ func (n *Network) begin(f networkFault, rng *rand.Rand) error {
 	return err
 }
 
-// removeWithin is how long a fault may take to end: it waits for what it has
+// removeWithin is how long a fault may take to end: it waits for the data that it has
 // delayed.
 const removeWithin = 30 * time.Second
 

@@ -15,7 +15,7 @@ type record struct {
 	state       string
 	fingerprint string
 	owner       string
-	fence       int64 // 0: granted, but nobody was told which
+	fence       int64 // 0: granted, but no reply had it
 	above       int64 // the fence before this one
 	attempt     int
 	digest      string
@@ -56,7 +56,7 @@ func (s *subject) operations() (ops []porcupine.Operation) {
 		case c.out.Kind == Fail && c.out.Why == whyNothing:
 			continue
 		case c.in.Verb == verbTransact && c.out.Kind == Fail:
-			continue // a mismatch, too: a running transaction has no record, but says what it asks for
+			continue // a mismatch, too: a running transaction has no record, but shows its request
 		case c.out.Kind == OK && c.out.Fence == 0 && c.out.State == store.Running.String():
 			continue // a transaction elsewhere
 		case c.out.Kind == Unsure || c.out.Kind == "":
@@ -104,9 +104,9 @@ var recordModel = func() porcupine.Model {
 			// for whether it had.
 			nows := []record{r}
 			if r.state == running {
-				parked := r
-				parked.state = unknown
-				nows = append(nows, parked)
+				marked := r
+				marked.state = unknown
+				nows = append(nows, marked)
 			}
 			for _, now := range nows {
 				for _, after := range now.step(in, out) {
@@ -157,7 +157,7 @@ func (r record) shown(out Event) []record {
 	return []record{r}
 }
 
-// granted returns the record of a new claim, whose fence is still to be told.
+// granted returns the record of a new claim, whose fence is not known yet.
 func (r record) granted(in Event) (record, bool) {
 	free := r.state == none || r.state == retryable && r.owner != in.Owner && r.fingerprint == in.Fingerprint
 	return record{state: running, fingerprint: in.Fingerprint, owner: in.Owner, above: max(r.fence, r.above), attempt: r.attempt + 1}, free
@@ -184,9 +184,9 @@ func (r record) claim(in, out Event) []record {
 	case free:
 		// A store may repeat a claim itself, whose reply was lost, and find it
 		// marked unknown in the meantime.
-		parked := after
-		parked.state = unknown
-		return append(after.shown(out), parked.shown(out)...)
+		marked := after
+		marked.state = unknown
+		return append(after.shown(out), marked.shown(out)...)
 	}
 	return r.shown(out)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// Report is what came of a crash test, or of several.
+// Report is the result of a crash test, or of several.
 type Report struct {
 	Resolution
 	Tally

@@ -9,27 +9,27 @@ import (
 
 // What an answer to a client says.
 const (
-	Outcome        = "outcome"  // this became of it
-	OutcomeUnknown = "unknown"  // nobody knows
+	Outcome        = "outcome" // this became of it
+	OutcomeUnknown = "unknown"
 	AcceptedOnly   = "accepted" // it will be done
-	UnderWay       = "under way"
+	InProgress     = "in progress"
 	Mismatched     = "mismatch" // it was asked for something else under this key
-	Nonsense       = "nonsense" // what no client should be told
+	Nonsense       = "nonsense" // a reply that no client should get
 )
 
 // told are the definite answers that say something.
-func (s *subject) told(what string) (told []call) {
+func (s *subject) replies(kind string) (calls []call) {
 	for _, a := range s.asks {
-		if a.out.Kind == OK && a.out.Says == what {
-			told = append(told, a)
+		if a.out.Kind == OK && a.out.Says == kind {
+			calls = append(calls, a)
 		}
 	}
-	return told
+	return calls
 }
 
-// answers judges what the clients were told.
+// answers judges the replies to clients.
 func (j *judge) answers(s *subject) {
-	outcomes, unknown := s.told(Outcome), s.told(OutcomeUnknown)
+	outcomes, unknown := s.replies(Outcome), s.replies(OutcomeUnknown)
 	fresh := make(map[string]int)
 	known := int64(math.MaxInt64) // when the outcome had been told
 	for _, a := range outcomes {
@@ -37,7 +37,7 @@ func (j *judge) answers(s *subject) {
 		known = min(known, a.to)
 	}
 	j.same(s, outcomes)
-	j.same(s, s.told(AcceptedOnly))
+	j.same(s, s.replies(AcceptedOnly))
 	attempts, ended := 0, slices.SortedFunc(slices.Values(s.asks), func(a, b call) int { return cmp.Compare(a.to, b.to) })
 	for _, a := range s.asks {
 		if a.out.Kind != OK {
@@ -49,8 +49,8 @@ func (j *judge) answers(s *subject) {
 		switch late := a.from > known; {
 		case a.out.Says == Nonsense:
 			j.accuse(Acknowledged, s, "answered %d: %s", a.out.Status, a.out.Why)
-		case late && (a.out.Says == OutcomeUnknown || a.out.Says == UnderWay || a.out.Says == AcceptedOnly && a.in.Waits):
-			j.accuse(Stable, s, "told that it is %s after its outcome was told", a.out.Says)
+		case late && (a.out.Says == OutcomeUnknown || a.out.Says == InProgress || a.out.Says == AcceptedOnly && a.in.Waits):
+			j.accuse(Stable, s, "got %s after its outcome was returned", a.out.Says)
 		}
 		for ; ended[0].to < a.from; ended = ended[1:] { // a status says how often it was tried
 			attempts = max(attempts, ended[0].out.Attempt)
@@ -61,7 +61,7 @@ func (j *judge) answers(s *subject) {
 	}
 	for what, n := range fresh {
 		if n > 1 {
-			j.accuse(Stable, s, "%d clients were told of an %s first hand", n, what)
+			j.accuse(Stable, s, "%d clients got an %s that is not a replay", n, what)
 		}
 	}
 	j.v.TimesUnknown += len(unknown)
@@ -77,7 +77,7 @@ func (j *judge) answers(s *subject) {
 		j.v.Unknown++
 		j.v.UnknownCharged += min(effects, 1)
 	case effects > 0:
-		j.accuse(Acknowledged, s, "charged %+v, and nobody was told", s.entries)
+		j.accuse(Acknowledged, s, "charged %+v, and no client got the outcome", s.entries)
 	}
 }
 
@@ -100,23 +100,23 @@ func (j *judge) outcome(s *subject, a call) {
 	case said == nil:
 		j.names(s, a.out.Of)
 	case said.Scope != s.scope || said.Key != s.key:
-		j.accuse(Scope, s, "told of %s/%s", said.Scope, said.Key)
+		j.accuse(Scope, s, "got %s/%s", said.Scope, said.Key)
 	case a.in.Fingerprint != Asking(said.Amount):
-		j.accuse(Mismatch, s, "asked for %s, told of %d", a.in.Fingerprint, said.Amount)
+		j.accuse(Mismatch, s, "asked for %s, got %d", a.in.Fingerprint, said.Amount)
 	case !slices.ContainsFunc(s.entries, func(e Effect) bool { return e.Charge == *said }):
-		j.accuse(Acknowledged, s, "told of %+v, but the ledger has %+v", *said, s.entries)
+		j.accuse(Acknowledged, s, "got %+v, but the ledger has %+v", *said, s.entries)
 	}
 }
 
 // Asking is the client's own word for a request for an amount.
 func Asking(amount int) string { return "amount=" + strconv.Itoa(amount) }
 
-// mismatches judges refusals: if and only if the request differs from the one
-// that stands. Until one stands for good, a crash may undo it.
+// mismatches judges refusals: if and only if the request differs from the stored
+// one. Until a request is stored durably, a crash may undo it.
 func (j *judge) mismatches(s *subject) {
 	standing := ""
 	first := int64(math.MaxInt64)
-	for _, a := range s.told(Outcome) {
+	for _, a := range s.replies(Outcome) {
 		standing, first = a.in.Fingerprint, min(first, a.to)
 	}
 	definite := make(map[string]bool)
@@ -131,7 +131,7 @@ func (j *judge) mismatches(s *subject) {
 			definite[a.in.Fingerprint] = true // once is enough
 		}
 	}
-	for _, a := range s.told(Mismatched) {
+	for _, a := range s.replies(Mismatched) {
 		j.v.Refused++
 		others := func(b call) bool { return b.in.Fingerprint != a.in.Fingerprint && b.from < a.to }
 		switch {

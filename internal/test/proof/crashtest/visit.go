@@ -28,7 +28,7 @@ const (
 	Frozen   fault.Point = "frozen"   // after it had been stopped
 )
 
-// afterlife is what is left to a process that was stopped.
+// afterlife is the remaining life of a process that was stopped.
 const afterlife = 500 * time.Millisecond
 
 // died is the point that a process counts for which died by itself.

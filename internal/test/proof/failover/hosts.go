@@ -118,7 +118,7 @@ func (w *network) ready(ctx context.Context) bool {
 	return ok
 }
 
-// close ends what was started, and removes the hosts.
+// close ends the started processes, and removes the hosts.
 func (w *network) close() error {
 	for _, cmd := range w.cmds {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)

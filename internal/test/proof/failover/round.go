@@ -111,7 +111,7 @@ func compare(a, b grants) (sum tally) {
 	return sum
 }
 
-// work claims a key at each tick, and prints those that it was granted.
+// work claims a key at each tick, and prints the granted ones.
 func work(ctx context.Context, out io.Writer, args []string) error {
 	if len(args) != 2 {
 		return errors.New("a caller needs the start and the number of ticks")

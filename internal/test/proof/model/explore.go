@@ -98,7 +98,7 @@ func (m *explorer) check(s, next *state) {
 		// All but the newest ran under leases that had run out when the next
 		// one began.
 		newest := uint16(1) << (bits.Len16(next.effects) - 1)
-		if next.effects&^newest&^next.parked != 0 {
+		if next.effects&^newest&^next.marked != 0 {
 			m.accuse("two effects without a takeover")
 		}
 		return
@@ -111,9 +111,9 @@ func (m *explorer) check(s, next *state) {
 	}
 }
 
-// rest shows that whatever has happened, once no fault happens any more, and
-// nobody asks anew, all comes to rest: no way goes round in circles, and where a
-// way ends, nobody is in the middle of anything and the record is at rest.
+// rest shows that from every state, once no fault happens any more and
+// no caller asks again, the system comes to rest: no path is a cycle, and where a
+// path ends, no call is in progress and the record is at rest.
 func (m *explorer) rest() {
 	const (
 		unseen uint8 = iota

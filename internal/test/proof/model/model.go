@@ -18,7 +18,7 @@ type Policy uint8
 const (
 	// MarkUnknown leaves them to the operator.
 	MarkUnknown Policy = iota
-	// Verify asks the other side, which refuses from then on what it has not
+	// Verify asks the other side, which refuses from then on every run that it has not
 	// seen.
 	Verify
 	// TakeOver runs them again.
@@ -30,7 +30,7 @@ const (
 // Policies lists all policies.
 var Policies = []Policy{MarkUnknown, Verify, TakeOver, Fail}
 
-var policyNames = [...]string{"park", "verify", "take over", "fail"}
+var policyNames = [...]string{"unknown", "verify", "take over", "fail"}
 
 func (p Policy) String() string { return policyNames[p] }
 
@@ -39,7 +39,7 @@ const Workers = 3
 
 const (
 	owners    = 2 // that a worker mints: one more after it has resolved an expired run
-	lateSlots = 2 // messages in progress with nobody to hear the answer
+	lateSlots = 2 // messages in progress whose caller is gone
 )
 
 // Options say what to explore.
@@ -55,11 +55,11 @@ type Options struct {
 	Rule string
 }
 
-// Rules are those that Options.Rule can break.
+// Rules are the rules that Options.Rule can break.
 var Rules = []string{
-	"claim without existence check", "mismatch unchecked", "live leases parked", "expired runs run again", "an owner claims twice",
+	"claim without existence check", "mismatch unchecked", "live leases marked unknown", "expired runs run again", "an owner claims twice",
 	"fences stay", "no fence on extend", "no fence on settle", "no fence on release", "a second outcome accepted",
-	"the other side refuses nothing", "released when settling fails", "unknown released", "anybody's claim abandoned", "nobody sweeps",
+	"the other side refuses nothing", "released when settling fails", "unknown released", "anybody's claim abandoned", "no sweeps",
 }
 
 // phase is what a worker is at.
@@ -155,10 +155,10 @@ type state struct {
 
 	effects uint16 // fences that had their effect
 	refused uint16 // fences that the other side refuses
-	parked  uint16 // fences that were marked unknown; of TakeOver only
+	marked  uint16 // fences that were marked unknown; of TakeOver only
 }
 
-// nobody owns a record whose owner no longer matters.
-const nobody = 0xff
+// noOwner is the owner of a record whose owner no longer matters.
+const noOwner = 0xff
 
 func bit(fence uint8) uint16 { return 1 << fence }

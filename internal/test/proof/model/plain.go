@@ -9,11 +9,11 @@ import (
 
 // plain returns s without what makes no difference: which of two workers that
 // ask for the same is which, in which order late messages are listed, what
-// owners and fences are called, and those that nobody will name again. Two
+// owners and fences are called, and names that no message will use again. Two
 // states that are plainly the same have the same future.
 func (m *explorer) plain(s state) state {
 	if s.rec.state.Settled() {
-		s.rec.owner = nobody
+		s.rec.owner = noOwner
 	}
 	alike := s.workers[:]
 	if m.Other {
@@ -51,10 +51,10 @@ func (m message) rank() int {
 
 // renameOwners calls owners by the place where they are first named.
 func (s *state) renameOwners() {
-	var names [nobody + 1]uint8
+	var names [noOwner + 1]uint8
 	next := uint8(1)
 	name := func(o *uint8) {
-		if *o == 0 || *o == nobody {
+		if *o == 0 || *o == noOwner {
 			return
 		}
 		if names[*o] == 0 {
@@ -69,13 +69,13 @@ func (s *state) renameOwners() {
 	for i := range s.late {
 		name(&s.late[i].owner)
 	}
-	if s.rec.state == store.None || s.rec.owner != nobody && names[s.rec.owner] == 0 {
-		s.rec.owner = nobody
+	if s.rec.state == store.None || s.rec.owner != noOwner && names[s.rec.owner] == 0 {
+		s.rec.owner = noOwner
 	}
 	name(&s.rec.owner)
 }
 
-// free is an owner that nobody has.
+// free is an unused owner.
 func (s *state) free() uint8 {
 	for o := uint8(1); ; o++ {
 		taken := s.rec.owner == o
@@ -108,7 +108,7 @@ func (s *state) renameFences() {
 		}
 	}
 	s.refused &= acting
-	s.parked &= acting | s.effects | bit(s.rec.fence)
+	s.marked &= acting | s.effects | bit(s.rec.fence)
 	named |= 1 // no fence
 	if named&(named+1) == 0 {
 		return // no gaps
@@ -134,5 +134,5 @@ func (s *state) renameFences() {
 	for i := range s.late {
 		rename(&s.late[i].fence, &s.late[i].out)
 	}
-	s.effects, s.refused, s.parked = set(s.effects), set(s.refused), set(s.parked)
+	s.effects, s.refused, s.marked = set(s.effects), set(s.refused), set(s.marked)
 }

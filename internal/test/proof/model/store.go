@@ -26,8 +26,8 @@ func (m *explorer) claim(s *state, msg message) (matches bool) {
 	case r.other != msg.other && m.Rule != "mismatch unchecked":
 		return false
 	case r.state == store.Running && r.owner == msg.owner:
-	case r.state == store.Running && (r.lapsed || m.Rule == "live leases parked"):
-		m.park(s)
+	case r.state == store.Running && (r.lapsed || m.Rule == "live leases marked unknown"):
+		m.markUnknown(s)
 		if m.Rule == "expired runs run again" {
 			r.to(store.VerbRelease)
 			m.grant(s, msg.owner)
@@ -55,12 +55,12 @@ func (m *explorer) grant(s *state, owner uint8) {
 	}
 }
 
-func (m *explorer) park(s *state) {
+func (m *explorer) markUnknown(s *state) {
 	if !s.rec.lapsed {
-		m.accuse("parked under a live lease")
+		m.accuse("marked unknown under a live lease")
 	}
 	if m.Policy == TakeOver {
-		s.parked |= bit(s.rec.fence)
+		s.marked |= bit(s.rec.fence)
 	}
 	s.rec.to(store.VerbMarkUnknown)
 	s.rec.lapsed = false
@@ -129,7 +129,7 @@ func (m *explorer) effect(s *state, msg message) (ok bool) {
 	return true
 }
 
-// do carries out a message of which nobody hears the answer.
+// do carries out a message whose reply no caller receives.
 func (m *explorer) do(s *state, msg message) {
 	switch msg.verb {
 	case claim:

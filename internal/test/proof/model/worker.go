@@ -21,9 +21,9 @@ func (m *explorer) steps(s state, emit emit) {
 		if next := s; !s.rec.lapsed {
 			next.rec.lapsed = true
 			emit(next, false, "the lease runs out")
-		} else if m.Rule != "nobody sweeps" {
-			m.park(&next)
-			emit(next, false, "a sweep parks the record")
+		} else if m.Rule != "no sweeps" {
+			m.markUnknown(&next)
+			emit(next, false, "a sweep marks the record unknown")
 		}
 	}
 }
@@ -43,7 +43,7 @@ func (m *explorer) work(s state, i int, emit emit) {
 		}
 		next := s
 		next.workers[i] = worker{phase: claiming, minted: 1, owner: s.free()}
-		emit(next, true, "a worker asks") // nobody has to
+		emit(next, true, "a worker asks") // optional
 	case claiming, settling, releasing, resolving:
 		m.call(s, i, emit)
 	case running:
@@ -62,14 +62,14 @@ func (m *explorer) work(s state, i int, emit emit) {
 				next.rec.state = store.Retryable
 			}
 		}
-		emit(next, false, "a lost claim is given back")
+		emit(next, false, "a lost claim is released")
 		next = s
 		next.workers[i] = worker{phase: over}
 		emit(next, true, "a lost claim is left")
 	}
 }
 
-// ask asks the other side about a fence, and has it refuse what it has not seen.
+// ask asks the other side about a fence. The other side then refuses that run if it has not seen it.
 func (m *explorer) ask(s *state, fence uint8) out {
 	if s.effects&bit(fence) != 0 {
 		return success.of(fence)
@@ -154,7 +154,7 @@ func (m *explorer) hear(s *state, i int, ok bool) {
 		*w = worker{phase: over}
 	case releasing:
 		*w = worker{phase: over}
-	case resolving: // done, or somebody was faster: look again
+	case resolving: // done, or another caller was faster: read again
 		s.again(i)
 	case claiming:
 		if !ok {
@@ -203,9 +203,9 @@ func (m *explorer) enter(s *state, i int) {
 }
 
 func (m *explorer) tell(s *state, o out) {
-	// As a settled record never changes, all are told the same.
+	// A settled record never changes, so all callers get the same.
 	if !s.rec.state.Settled() || s.rec.out != o {
-		m.accuse("an outcome was told that does not stand")
+		m.accuse("a returned outcome is not the stored one")
 	}
 }
 
@@ -253,7 +253,7 @@ func (m *explorer) arrive(s state, emit emit) {
 }
 
 // operate is what the operator can do: ask the other side about a marked unknown run,
-// and then write what it said, whatever has happened in the meantime.
+// and then write its answer, also if the record has changed in the meantime.
 func (m *explorer) operate(s state, emit emit) {
 	next := s
 	switch {
@@ -268,6 +268,6 @@ func (m *explorer) operate(s state, emit emit) {
 	case s.rec.state == store.Unknown && s.operations < m.Operations:
 		next.operations++
 		next.operator = operator{busy: true, fence: s.rec.fence, out: m.ask(&next, s.rec.fence)}
-		emit(next, true, "the operator asks") // nobody has to
+		emit(next, true, "the operator asks") // optional
 	}
 }

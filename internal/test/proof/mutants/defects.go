@@ -25,7 +25,7 @@ var (
 )
 
 // all are the defects of all parts.
-func all() []defect { return slices.Concat(defects, faces) }
+func all() []defect { return slices.Concat(defects, adapters) }
 
 // some are those of the tests whose names match.
 func some(names string, tests []string) []string { return append([]string{"-run", names}, tests...) }
@@ -94,7 +94,7 @@ var defects = []defect{
 		"t.claimSentAt.IsZero() || rec.LeaseLeft", "t.claimSentAt.Before(time.Now().Add(time.Hour)) || rec.LeaseLeft", some("NearlyOver|CannotBeHeld", engineTests)},
 	{"a repeated claim counts from its repetition", "run.go",
 		"t.claimSentAt.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)", "t.claimSentAt", some("WhatIsLeft", engineTests)},
-	{"claims that were never heard of are given up", "lostclaim.go",
+	{"lost claims are not released", "lostclaim.go",
 		"return false, err\n", "return true, err\n", some("NeverHeard", engineTests)},
 	{"an abandoned claim releases another owner's claim", "lostclaim.go",
 		"err == nil && rec.Owner == o.owner && (", "err == nil && (", some("AbandonedClaim", engineTests)},
@@ -104,9 +104,9 @@ var defects = []defect{
 		"case rec.State == store.Completed:\n\t\treturn Executed", "case rec.State.Settled():\n\t\treturn Executed", some("DidItExecute", engineTests)},
 	{"memory: a result that is gone is taken for any other", "store/memory/memory.go",
 		"return now < e.expires && e.gone == out.Gone && (e.gone ||", "return e.gone || !out.Gone && (e.gone ||", some("Zombie", engineTests)},
-	{"memory: a result that has expired is taken for one that was never kept", "store/memory/memory.go",
+	{"memory: an expired result is treated as never stored", "store/memory/memory.go",
 		"return now < e.expires && e.gone", "return e.gone", some("Zombie", engineTests)},
-	{"a release that was not heeded counts as heeded", "run.go",
+	{"a release without effect counts as done", "run.go",
 		"\t\treturn r.wasForgotten(ctx)\n", "\t\treturn nil\n", some("CameTooLate", engineTests)},
 	{"a run that was taken over answers for its successor", "ending.go",
 		"if !harmless || KindOf(released) == KindFenced || l", "if !harmless || l", some("TakenOver", engineTests)},
@@ -143,9 +143,9 @@ var defects = []defect{
 	{"a mismatch is not checked where a transaction is followed", "inflight.go",
 		"return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil",
 		"_ = fp\n\t\t\treturn entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: t.req.Fingerprint}}, nil", simulateTests},
-	{"a transaction that runs in vain refuses who asks for what stands", "claim.go",
+	{"a transaction that loses refuses a caller of the stored operation", "claim.go",
 		"if now.State.Settled() {\n\t\treturn now, nil", "if now.State.Settled() && rec.State != store.Running {\n\t\treturn now, nil", engineTests},
-	{"an operator's verdict is taken for a later run", "operator.go",
+	{"an operator's resolution is applied to a later run", "operator.go",
 		"case rec.State == store.None || rec.Fence != shown.Fence:", "case rec.State == store.None:", engineTests},
 	{"damage of a stored result is not noticed", "internal/seal/seal.go",
 		"got != want {", "got != want && len(content) == 0 {", []string{"./internal/seal", "."}},
@@ -178,7 +178,7 @@ var defects = []defect{
 	{"an RPC's error in a transaction is committed", "stethttp/options.go", "return grpc != \"\" && grpc != \"0\"", "return grpc == \"-\"", httpTests},
 	{"returning is a response", "stethttp/classify.go", "case rw.missing && !c.m.o.AllowEmpty:", "case rw.missing && c.m.o.AllowEmpty:", httpTests},
 	{"what went past the middleware is an outcome", "stethttp/capture.go", "return ok && !c.begun && !c.blind && w.Written()", "return ok && c.begun && w.Written()", httpTests},
-	{"what is stored is the header of the real writer", "stethttp/capture.go",
+	{"the header of the real writer is stored", "stethttp/capture.go",
 		"header := filter.fields(c.final, c.outer)", "header := filter.fields(fieldsOf(c.w.Header()), c.outer)", httpTests},
 	{"a body that was read before is none", "stethttp/body.go", "\treturn errConsumed\n", "\treturn nil\n", httpTests},
 	{"a handler that is called again finds its body read", "stethttp/serve.go",
@@ -195,7 +195,7 @@ var defects = []defect{
 	{"memory: notes are saved without the fence check", "store/memory/work.go",
 		"return s.change(ctx, c, func(e *entry, _ instant) error {\n\t\tif e.state != in {", anyFence + "return s.change(ctx, c, func(e *entry, _ instant) error {\n\t\tif e.state != in {", memoryTests},
 	{"memory: older notes replace newer ones", "store/memory/work.go", "\t\tcase notes.Version < was:\n\t\t\treturn store.ErrFenced\n", "", memoryTests},
-	{"memory: what was handed out is not handed out again", "store/memory/queue.go", "\t\t\ts.wait(e, after(now, again))\n", "", memoryTests},
+	{"memory: due work is returned once only", "store/memory/queue.go", "\t\t\ts.wait(e, after(now, again))\n", "", memoryTests},
 	{"sqlite: older notes replace newer ones", "store/sqlite/link.go", "AND coalesce(substr(notes, 1, 8), x'') < ?", "AND x'' < ?", some("StoreKeepsTheContract/notes_are", sqliteTests)},
 	{"postgres: returning without the fence check", "store/postgres/workstatements.go",
 		"AND r.fence = $2::bigint AND r.state IN ({running}, {unknown}) AND r.work IS NOT NULL", "AND $2::bigint > 0 AND r.state IN ({running}, {unknown}) AND r.work IS NOT NULL", some("StoreKeepsTheContract/a_stale_fence", postgresTests)},
@@ -205,7 +205,7 @@ var defects = []defect{
 		"_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)", "_, _ = ws, out", some("Cancel", engineTests)},
 	{"a once-only step is begun without noting it down", "step.go",
 		"err := r.note(ctx, ws, name, &step{})", "var err error", some("Step", engineTests)},
-	{"a once-only step that failed leaves no doubt", "step.go",
+	{"a once-only step that failed is not open", "step.go",
 		"\tcase err != nil && once:\n\t\tr.Declare(MayHaveExecuted, 0)\n", "\tcase err != nil && once:\n\t\terr = errors.Join(err, r.note(ctx, ws, name, nil))\n", some("Step", engineTests)},
 	{"a step that was done is run again", "step.go", "case s != nil && s.Done:", "case s != nil && s.Done && once:", some("BreakNoPromise", []string{"./internal/test/proof/simulate"})},
 	{"notes are written over what a lost COMMIT may have written", "step.go", "\t\t\tb.unknown = err\n", "", some("Step", engineTests)},
@@ -220,7 +220,7 @@ var defects = []defect{
 	{"the leases of all ending runs are shortened at the same time", "operator.go", "const maxShortening = 16", "const maxShortening = 1 << 16", some("StoreCallsStayFew", engineTests)},
 	{"postgres: Close leaves rollbacks behind", "store/postgres/postgres.go", "\ts.rollbacks.close()\n", "", some("CloseWaits", postgresTests)},
 	{"an operation with an open step is settled", "run.go", "\tif open == nil {\n\t\tdefer", "\tif open == nil || r.taken {\n\t\tdefer", some("OpenStep|Open", engineTests)},
-	{"a reconciler's verdict is carried out on whatever stands now", "reconcile/one.go",
+	{"a reconciler's resolution is applied to a newer record", "reconcile/one.go",
 		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Resolution", []string{"./reconcile"})},
 	{"a reconciler decides about an attempt that Select has not seen", "reconcile/one.go",
 		"!dead(st.Record) || st.Record.Fence != shown.Fence {", "!dead(st.Record) {", some("Attempt", []string{"./reconcile"})},
@@ -233,13 +233,13 @@ var defects = []defect{
 	{"the dashboard answers any other host", "internal/admin/host.go", "!loopback(r.RemoteAddr) {", "r.RemoteAddr == \"\" {", some("Host", []string{"./internal/dashboard"})},
 
 	// Messages.
-	{"messages: one that runs elsewhere is acknowledged", "stetmsg/decide.go",
+	{"messages: a message that runs elsewhere is acknowledged", "stetmsg/decide.go",
 		"d.Reason, d.After = InFlight,", "d.Action = Ack\n\t\td.Reason, d.After = InFlight,", some("RunningElsewhere", msgTests)},
 	{"messages: one whose outcome may not be stored is acknowledged", "stetmsg/decide.go",
 		"\tdefault:\n\t\treturn unsettled(c.o.Backoff(1), t.n, err)\n\t}\n\treturn d\n", "\tdefault:\n\t\td.Action, d.Reason = Ack, Handled\n\t}\n\treturn d\n", some("Unsettled", msgTests)},
 	{"messages: one whose exhaustion may not be stored is a dead letter", "stetmsg/decide.go",
 		"if err := run.Settle(ctx, out); err != nil {", "if err := run.Settle(ctx, out); err != nil && c == nil {", some("Unsettled", msgTests)},
-	{"messages: one that was delivered too often is settled as failed", "stetmsg/decide.go",
+	{"messages: a message that was delivered too often is settled as failed", "stetmsg/decide.go",
 		"func() (stet.Outcome, error) { return stet.Outcome{}, errAside })", "func() (stet.Outcome, error) { return *c.failure(op.Class, d.Err), nil })", some("TooOften", msgTests)},
 	{"messages: an attempt that did not reach the service counts", "stetmsg/decide.go",
 		"\tif t.next.Uncounted {\n\t\treturn t.next\n\t}\n", "", some("Uncounted|MessageIsKept", msgTests)},
@@ -249,7 +249,7 @@ var defects = []defect{
 	{"messages: a panic of Operation kills the process", "stetmsg/decide.go",
 		"guarded(ctx, c.log(), \"Options.Operation\", func() (stet.Op, error) { return c.o.Operation(m) })", "c.o.Operation(m)", some("Panic", msgTests)},
 	{"amqp: copies go where the CC header says", "stetmsg/amqp/outbound.go", "{\"CC\", \"BCC\",", "{\"BCC\",", some("Copies|CC|Header", []string{"./stetmsg/amqp"})},
-	{"amqp: a queue that was deleted is taken for one that is there", "stetmsg/amqp/outbound.go",
+	{"amqp: a deleted queue is treated as existing", "stetmsg/amqp/outbound.go",
 		"p.declared[name] = false\n", "p.declared[name] = true\n", some("Deleted", []string{"./stetmsg/amqp"})},
 	{"jetstream: a dead letter keeps its message's ID", "stetmsg/jetstream/jetstream.go",
 		"m.Header.Set(nats.MsgIdHdr, stet.DeriveKey(", "m.Header.Set(nats.MsgIdHdr, original)\n\t\t_ = (stet.DeriveKey(", some("Dead", []string{"./stetmsg/jetstream"})},
@@ -262,10 +262,10 @@ var defects = []defect{
 
 	// Runs that a service settles.
 	{"outside: not executed is said without the claim being ended", "ending.go", "return r.e.store.Release(ctx, r.rec.Claim(), r.p.Retention)", "return nil", engineTests},
-	{"outside: a settle that came meanwhile is not looked for", "ending.go", "case KindFenced: // settled", "case KindInvalid + 100: // settled", engineTests},
+	{"outside: a settle in the meantime is not read", "ending.go", "case KindFenced: // settled", "case KindInvalid + 100: // settled", engineTests},
 	{"outside: the outcome of another request is returned", "ending.go", "rec.State.Settled() && rec.Fingerprint == l.rec.Fingerprint", "rec.State.Settled()", some("OfAnotherRequest", engineTests)},
 	{"outside: an answer that was not settled passes as success", "stethttp/outside.go", "case whole && rw.status < 400:", "case whole && rw.status < 0:", some("Settle|Outside", httpTests)},
-	{"outside: the service's answer is handed out instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
+	{"outside: the service's answer is returned instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
 	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./internal/proxy"}},
 	{"outside: routes that do not settle tell their claim", "internal/proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./internal/proxy"}},
 	{"memory: an expired run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
@@ -289,7 +289,7 @@ var defects = []defect{
 	{"accepted: a service that does not answer in time counts as not executed", "internal/proxy/forward.go", "run.Declare(stet.MayHaveExecuted, t.route.after)", "run.Declare(stet.NotExecuted, 0)", some("AnswersOf", proxyTests)},
 	{"accepted: a service that is down uses up the attempts", "internal/proxy/deliver.go", "t.why, uncounted: true}", "t.why}", some("ServiceThatIsDown", proxyTests)},
 	{"accepted: an answer of a service that has not settled is an outcome", "internal/proxy/deliver.go", "case 400 <= out.Status && out.Status < 500:", "case out.Status < 500:", some("AnswersOf", proxyTests)},
-	{"accepted: Retry-After is not heeded", "internal/proxy/deliver.go", "After: max(backoff, u.after)", "After: backoff", some("RetryAfterOf", proxyTests)},
+	{"accepted: Retry-After is ignored", "internal/proxy/deliver.go", "After: max(backoff, u.after)", "After: backoff", some("RetryAfterOf", proxyTests)},
 	{"accepted: credentials are kept", "internal/proxy/async.go", "for _, name := range a.kept {", "for name := range r.Header {", some("AcceptedOperation", proxyTests)},
 	{"accepted: retries use up new records", "internal/proxy/async.go", "place.used = place.used || st.New", "place.used = true", some("UseUp", proxyTests)},
 	{"accepted: a progress of another owner", "accept.go", "rec.Claim() != c || ", "rec.Fence != c.Fence || ", some("ProgressIsOf", httpTests)},
@@ -298,10 +298,10 @@ var defects = []defect{
 	{"accepted: what a dead worker had may be repeated, and is not", "stetwork/handler.go", "return w.register(name, handler{again: repeatable, run:", "return w.register(name, handler{run:", some("WorkersElsewhere", []string{"./cmd/stet"})},
 	{"accepted: operations are taken while the service is down", "stetwork/serve.go", "if w.o.Await != nil && w.o.Await(ctx) != nil {", "if w.o.Await == nil && ctx.Err() != nil {", some("Await", []string{"./stetwork"})},
 
-	// What is asked without a retry.
+	// Verification without a retry.
 	{"kept: a client's reference names an operation", "operation.go", "store.DigestScope(e.o.Namespace, k.Scope) != rec.Scope:", "false:", some("Kept|Forge", engineTests)},
 	{"reconciler: a service is asked by an empty key", "internal/proxy/verify.go", "return op.Key != \"\" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID", "return true", some("Reconcil", proxyTests)},
 	{"reconciler: a service is asked by an empty reference", "internal/proxy/verify.go", "return op.Ref != \"\"", "return true", some("Verifier", proxyTests)},
 	{"reconciler: another namespace's operations are asked about", "internal/proxy/verify.go", "case op.Scope == \"\" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:", "case false:", some("Reconcil", proxyTests)},
-	{"reconciler: what nobody was asked about is decided by Stale", "internal/proxy/reconcile.go", "\tcase v == nil:\n\t\tr.left.Alone++\n\tcase !v.finds", "\tcase v == nil:\n\t\treturn true\n\tcase !v.finds", some("Reconcil", proxyTests)},
+	{"reconciler: Stale decides operations without a verifier call", "internal/proxy/reconcile.go", "\tcase v == nil:\n\t\tr.left.Alone++\n\tcase !v.finds", "\tcase v == nil:\n\t\treturn true\n\tcase !v.finds", some("Reconcil", proxyTests)},
 }

@@ -33,7 +33,7 @@ func main() {
 }
 
 // resolution is what the tests say of a defect.
-type verdict struct {
+type result struct {
 	caught bool
 	by     string // the first test that failed
 	took   time.Duration
@@ -57,20 +57,20 @@ func run(ctx context.Context, only string, workers int) error {
 			chosen = append(chosen, d)
 		}
 	}
-	verdicts := make([]verdict, len(chosen))
+	results := make([]result, len(chosen))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, workers)
 	for i, d := range chosen {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			verdicts[i] = d.try(ctx, root, filepath.Join(scratch, fmt.Sprint(i)))
-			verdicts[i].print(d)
+			results[i] = d.try(ctx, root, filepath.Join(scratch, fmt.Sprint(i)))
+			results[i].print(d)
 		})
 	}
 	wg.Wait()
 	caught := 0
-	for _, v := range verdicts {
+	for _, v := range results {
 		if v.caught {
 			caught++
 		}
@@ -82,7 +82,7 @@ func run(ctx context.Context, only string, workers int) error {
 	return nil
 }
 
-func (v verdict) print(d defect) {
+func (v result) print(d defect) {
 	switch {
 	case v.err != nil:
 		fmt.Printf("ERROR     %-58s %v\n", d.name, v.err)
@@ -108,24 +108,24 @@ func (d defect) broken(root string) (string, error) {
 		return "", err
 	}
 	if n := strings.Count(string(text), d.old); n != 1 {
-		return "", fmt.Errorf("what it changes is in %s %d times, and must be there once", d.file, n)
+		return "", fmt.Errorf("its text is in %s %d times, and must be there once", d.file, n)
 	}
 	return strings.Replace(string(text), d.old, d.new, 1), nil
 }
 
 // try runs the tests with the defect in place.
-func (d defect) try(ctx context.Context, root, scratch string) verdict {
+func (d defect) try(ctx context.Context, root, scratch string) result {
 	text, err := d.broken(root)
 	if err != nil {
-		return verdict{err: err}
+		return result{err: err}
 	}
 	changed, overlay := scratch+".go", scratch+".json"
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, filepath.FromSlash(d.file)): changed}})
 	if err != nil {
-		return verdict{err: err}
+		return result{err: err}
 	}
 	if err := errors.Join(os.WriteFile(changed, []byte(text), 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
-		return verdict{err: err}
+		return result{err: err}
 	}
 	began := time.Now()
 	dir, tests := d.where(root)
@@ -133,7 +133,7 @@ func (d defect) try(ctx context.Context, root, scratch string) verdict {
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the table's own arguments
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	v := verdict{took: time.Since(began)}
+	v := result{took: time.Since(began)}
 	switch report := string(out); {
 	case err == nil:
 	case strings.Contains(report, "[build failed]") || strings.Contains(report, "[setup failed]"):

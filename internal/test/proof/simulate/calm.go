@@ -48,7 +48,7 @@ func (w *world) calm() {
 	w.late = nil
 	for _, c := range late {
 		if w.setup.arrive || c.kind == abort {
-			_ = w.carryOut(c, "late: ") // nobody hears of it
+			_ = w.carryOut(c, "late: ") // no caller receives the reply
 		}
 	}
 	w.open(maxProcesses)
@@ -90,8 +90,8 @@ func (w *world) atRest() bool {
 	return true
 }
 
-// askAgain has clients ask for every key, for what was asked for and for
-// something else.
+// askAgain has clients ask for every key, with the earlier request and with
+// another one.
 func (w *world) askAgain() {
 	for key := range w.setup.keys {
 		was := w.judge.seen[key].rec
@@ -112,13 +112,13 @@ func (w *world) askAgain() {
 
 // last are the clients that ask for a key in the end.
 func (w *world) last(key int8) []client {
-	if w.setup.transactions { // after one, with what it leaves in its process
+	if w.setup.transactions { // after one, with its remains in its process
 		return []client{{key: key, api: true, tx: true}, {key: key, print: 1, api: true}, {key: key, tx: true}}
 	}
 	return []client{{key: key, api: true}, {key: key, print: 1, api: true}}
 }
 
-// compare compares what everybody was told with the effects.
+// compare compares all replies with the effects.
 func (w *world) compare() {
 	for key := range w.setup.keys {
 		l, rec := w.ledgers[key], w.judge.seen[key].rec
@@ -130,13 +130,13 @@ func (w *world) compare() {
 			accuse("success without an effect")
 		case (rec.State == store.None || rec.State == store.Retryable) && len(l.made) > 0:
 			accuse("an effect was forgotten")
-		case rec.State == store.Unknown && w.setup.class != "park":
+		case rec.State == store.Unknown && w.setup.class != "unknown":
 			accuse("unknown, though the policy resolves that")
 		}
 		for _, m := range l.made {
 			for _, t := range w.told {
 				if t.n == m.client && t.exec == stet.NotExecuted {
-					accuse(fmt.Sprintf("client %d was told that nothing was executed", t.n))
+					accuse(fmt.Sprintf("client %d got the reply that nothing was executed", t.n))
 				}
 			}
 		}

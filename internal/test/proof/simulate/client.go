@@ -21,7 +21,7 @@ const (
 	declines                // has no effect, and says so
 )
 
-// client is somebody who asks for an operation once.
+// client asks for an operation once.
 type client struct {
 	n        int8 // of all clients
 	role     role
@@ -69,7 +69,7 @@ type told struct {
 	ran  bool // its handler was called, in a transaction
 	last bool // the client came when faults had ended
 
-	status  *stet.Status // of an accepted operation; nil for those who ask
+	status  *stet.Status // of an accepted operation; nil for other clients
 	outcome bool         // text is that of its outcome
 
 	came time.Duration // since the world began
@@ -77,7 +77,7 @@ type told struct {
 	// the client came.
 	meets bool
 	// against is also that a transaction which asks for something else
-	// was at work.
+	// was running.
 	against bool
 	process *process
 }
@@ -90,7 +90,7 @@ func (t told) String() string {
 	case t.err != nil:
 		kind = t.err.Error()
 	}
-	return fmt.Sprintf("client %d was told: %s %q", t.n, kind, t.text)
+	return fmt.Sprintf("client %d got: %s %q", t.n, kind, t.text)
 }
 
 var (
@@ -101,7 +101,7 @@ var (
 // timedOut is the text of an outcome that Policy.Stale settles as failed.
 var timedOut = stet.ErrRunTimeout.Error()
 
-// ask is a client: it asks once and is told something, unless its process dies.
+// ask is a client: it asks once and gets a reply, unless its process dies.
 func (p *process) ask(t told) {
 	w, c := p.w, t.client
 	defer func() {
@@ -254,7 +254,7 @@ func (w *world) effect(c *call) (string, error) {
 }
 
 // verify is the verifier of the class "verify": it asks the other side, which
-// refuses from then on what it has not seen.
+// refuses from then on every run that it has not seen.
 func (p *process) verify(ctx context.Context, st stet.Status) (v stet.Resolution, err error) {
 	key := int8(strings.Index(keyLetters, st.Op.Key))
 	c := &call{p: p, kind: verify, key: key, fence: st.Record.Fence}

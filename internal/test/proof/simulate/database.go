@@ -20,7 +20,7 @@ type database interface {
 	write(t *txn) error
 	// commit makes the effect and the record durable, or neither.
 	commit(t *txn, out store.Settlement, keep store.Retention) error
-	// abort rolls back what is not committed.
+	// abort rolls back uncommitted writes.
 	abort(t *txn)
 	// look returns the record, if the transaction has ended; the second result
 	// says whether it has.
@@ -105,7 +105,7 @@ func (s server) look(t *txn) (store.Record, bool, error) {
 	if t.open {
 		return store.Record{}, false, nil
 	}
-	t.over = true // whatever comes late comes too late
+	t.over = true // later calls come too late
 	return s.w.look(int(t.key)).rec, true, nil
 }
 

@@ -88,7 +88,7 @@ func (f flawed) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 		c = f.newest(c)
 	case f.is("acknowledges before it writes"):
 		return nil
-	case f.is("forgets what was settled"):
+	case f.is("forgets settled records"):
 		keep = store.Retention{Result: time.Nanosecond, Tombstone: time.Nanosecond}
 	case f.is("drops results"):
 		keep.Result = time.Nanosecond
@@ -108,7 +108,7 @@ func (f flawed) Release(ctx context.Context, c store.Claim, keep store.Retention
 }
 
 func (f flawed) Sweep(ctx context.Context, limit int) (store.Swept, error) {
-	if f.is("never parks") {
+	if f.is("never marks unknown") {
 		return store.Swept{}, nil
 	}
 	if f.is("sweeps live claims") {
@@ -140,9 +140,9 @@ var defects = []struct {
 	{"extends without the fence check", 5000},
 	{"acknowledges before it writes", 100},
 	{"takes a refused outcome for a repeated one", 5000},
-	{"forgets what was settled", 100},
+	{"forgets settled records", 100},
 	{"drops results", 100},
-	{"never parks", 500},
+	{"never marks unknown", 500},
 	{"sweeps live claims", 200},
 	{"sweeps expired runs into retryable", 200},
 }

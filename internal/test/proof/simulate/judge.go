@@ -17,10 +17,10 @@ type seen struct {
 	leaseEnd time.Duration // since the world began; of a running record
 }
 
-// judge is what is known of the records so far.
+// judge has the known facts about the records.
 type judge struct {
 	seen   [maxKeys]seen
-	parked [maxKeys][]int64 // fences whose lease had run out when they were marked unknown
+	marked [maxKeys][]int64 // fences whose lease had run out when they were marked unknown
 	// refused are the clients whose claim was answered as a mismatch.
 	refused [maxClients + 1 + 3*maxKeys]bool
 	tried   [maxKeys][2]tried // by fingerprint; guarded by the world's mu
@@ -118,7 +118,7 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 		return w.wrongWork(c, key, before, after)
 	case a.State == b.State && a.Fence == b.Fence:
 		if after.leaseEnd != before.leaseEnd && (c.kind != extend || c.fences[key] != a.Fence) {
-			return "a lease was renewed for somebody else"
+			return "a lease was renewed for another owner"
 		}
 		return ""
 	case c.kind == commit:
@@ -139,7 +139,7 @@ func (w *world) wrongGrant(c *call, a, b store.Record) string {
 		return "a claim was granted where there is no arrow"
 	}
 	if c.kind != claim || a.State != store.None && c.print != a.Fingerprint {
-		return "a claim was granted to nobody, or for another fingerprint"
+		return "a claim was granted without an owner, or for another fingerprint"
 	}
 	if b.Fence == a.Fence {
 		return "a claim was granted without a new fence"
@@ -152,15 +152,15 @@ func (w *world) wrongGrant(c *call, a, b store.Record) string {
 
 func (w *world) wrongPark(c *call, key int, before seen) string {
 	if _, ok := before.rec.State.Next(store.VerbMarkUnknown); !ok {
-		return "parked where there is no arrow"
+		return "marked unknown where there is no arrow"
 	}
 	if c.kind != claim && c.kind != sweep && c.kind != enter && c.kind != take && c.kind != accept {
-		return "parked by a call that does not park"
+		return "marked unknown by a call that never does that"
 	}
 	if time.Since(w.start) < before.leaseEnd {
-		return "parked under a live lease"
+		return "marked unknown under a live lease"
 	}
-	w.judge.parked[key] = append(w.judge.parked[key], before.rec.Fence)
+	w.judge.marked[key] = append(w.judge.marked[key], before.rec.Fence)
 	return ""
 }
 
@@ -175,7 +175,7 @@ func wrongCommit(c *call, a, b store.Record) string {
 	case b.Fence <= a.Fence:
 		return "committed without a new fence"
 	case b.Owner != c.owner || a.State != store.None && c.print != a.Fingerprint:
-		return "committed for nobody, or for another fingerprint"
+		return "committed without an owner, or for another fingerprint"
 	}
 	return ""
 }
@@ -227,7 +227,7 @@ func (w *world) effects(c *call, err error) {
 }
 
 func (j *judge) lapsed(key int8, fence int64) bool {
-	for _, f := range j.parked[key] {
+	for _, f := range j.marked[key] {
 		if f == fence {
 			return true
 		}
@@ -235,8 +235,8 @@ func (j *judge) lapsed(key int8, fence int64) bool {
 	return false
 }
 
-// hear judges an answer at the moment at which it is given: what it says must
-// stand in the store by then. The caller holds mu.
+// hear judges a reply when it is sent: it must
+// be in the store by then. The caller holds mu.
 func (w *world) hear(t told) {
 	if t.role != asks {
 		w.hearWork(t)
@@ -261,7 +261,7 @@ func (w *world) hear(t told) {
 			accuse("refused as another request")
 		}
 	case t.tx && !t.ran && t.kind == stet.KindRetryable:
-		accuse("told of the end of a run that was not its own")
+		accuse("got the end of another run")
 	case other && (outcome || t.kind == stet.KindExpired ||
 		!t.ran && (t.kind == stet.KindUnknown || t.kind == stet.KindRetryable)):
 		accuse("another request was not refused")
@@ -272,7 +272,7 @@ func (w *world) hear(t told) {
 			want = store.Failed
 		}
 		if text := stands(rec); rec.State != want || text != t.text && (t.text != timedOut || text != "") {
-			accuse("an outcome was told that does not stand")
+			accuse("a returned outcome is not the stored one")
 		}
 	case t.kind == stet.KindUnknown:
 		w.count.Unknown++
@@ -305,7 +305,7 @@ func (w *world) hearLast(t told, rec store.Record, other bool) {
 	case other:
 		ok = t.kind == stet.KindMismatch
 	case rec.State == store.Unknown:
-		ok = t.kind == stet.KindUnknown && w.setup.class == "park"
+		ok = t.kind == stet.KindUnknown && w.setup.class == "unknown"
 	}
 	if !ok {
 		w.violate("a last answer that does not help", fmt.Sprintf("%v, while the record is %v", t, rec.State))

@@ -20,7 +20,7 @@ func (w *world) wrongWork(c *call, key int, before, after seen) string {
 	switch {
 	case a.State == b.State && a.Fence == b.Fence:
 		if after.leaseEnd != before.leaseEnd && (c.kind != extend || c.fences[key] != a.Fence) {
-			return "a lease was renewed for somebody else"
+			return "a lease was renewed for another owner"
 		}
 		return ""
 	case b.State == store.Accepted && a.State == store.None:
@@ -42,7 +42,7 @@ func (w *world) wrongAccept(c *call, a, b store.Record) string {
 	case c.kind != accept && c.kind != workCommit:
 		return "accepted by a call that does not accept"
 	case b.Owner != c.owner || b.Fingerprint != c.print || b.Fence <= a.Fence:
-		return "accepted for nobody, for another fingerprint, or without a fence"
+		return "accepted without an owner, for another fingerprint, or without a fence"
 	}
 	return ""
 }
@@ -53,7 +53,7 @@ func (w *world) wrongTake(c *call, a, b store.Record) string {
 	case !ok:
 		return "a claim was granted where there is no arrow"
 	case c.kind != take || b.Owner != c.owner:
-		return "a claim was granted to nobody"
+		return "a claim was granted without an owner"
 	case a.Owner == c.owner:
 		return "an owner was granted a second claim"
 	case b.Fence <= a.Fence || b.Attempt != a.Attempt+1:
@@ -85,7 +85,7 @@ func (w *world) wrongWorkEnd(c *call, key int, a, b store.Record) string {
 	return ""
 }
 
-// wrongKept judges what is kept with a record: its work, notes and messages.
+// wrongKept judges the work, notes and messages of a record.
 func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
 	same := bytes.Equal(a.Work, b.Work) && (!a.State.Settled() || bytes.Equal(a.Outbox, b.Outbox))
 	switch {
@@ -103,7 +103,7 @@ func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
 	case a.Notes.Version != b.Notes.Version || !bytes.Equal(a.Notes.Data, b.Notes.Data):
 		return wrongNotes(c, a, b)
 	case b.Cancelling && !a.Cancelling && (c.kind != cancel || c.fence != a.Fence):
-		return "a cancellation that nobody asked for"
+		return "a cancellation without a request"
 	case a.Cancelling && !b.Cancelling:
 		return "a cancellation was forgotten"
 	}
@@ -112,14 +112,14 @@ func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
 
 func wrongNotes(c *call, a, b store.Record) string {
 	in := store.Running
-	if c.kind == strike {
+	if c.kind == amend {
 		in = store.Unknown
 	}
 	switch {
-	case c.kind != save && c.kind != strike && c.kind != workCommit || c.fence != a.Fence:
+	case c.kind != save && c.kind != amend && c.kind != workCommit || c.fence != a.Fence:
 		return "a stale fence wrote notes"
 	case a.State != in:
-		return "notes were written where nobody runs, or struck where somebody may"
+		return "notes were written without a run, or amended beside one"
 	case b.Notes.Version <= a.Notes.Version:
 		return "notes were replaced by older ones"
 	}
@@ -152,7 +152,7 @@ func (w *world) sentAll(key int, fence int64, n int) bool {
 	return len(sent) == n
 }
 
-// hearWork judges what a client of accepted operations was told. The caller holds
+// hearWork judges a reply to a client of accepted operations. The caller holds
 // mu.
 func (w *world) hearWork(t told) {
 	rec := w.judge.seen[t.key].rec
@@ -164,7 +164,7 @@ func (w *world) hearWork(t told) {
 	since := w.office.accepted[t.key]
 	switch st := t.status; {
 	case t.role == spies && (st.Record.State != store.None || st.Name != "" || len(st.Outcome.Body) > 0 || st.Outcome.Failed || t.err != nil && !excused(t.kind)):
-		accuse("an operation was shown to somebody else")
+		accuse("an operation was shown to another scope")
 	case t.role == spies:
 	case t.role == accepts && (other && t.err == nil || !other && t.kind == stet.KindMismatch):
 		accuse("the wrong request was refused")
@@ -176,7 +176,7 @@ func (w *world) hearWork(t told) {
 		accuse("an accepted operation was not found")
 	case t.err == nil && st.Record.State.Settled() && (rec.State != st.Record.State || outcomeText(st.Outcome) != stands(rec)),
 		t.outcome && (t.err == nil || t.kind == stet.KindFailed) && (!rec.State.Settled() || t.text != timedOut && stands(rec) != t.text):
-		accuse("an outcome was told that does not stand")
+		accuse("a returned outcome is not the stored one")
 	case t.role == cancels && t.err == nil && (st.Record.State == store.Accepted || st.Record.State == store.Running) && !st.Record.Cancelling:
 		accuse("a cancellation was ignored")
 	case t.kind == stet.KindUnknown:
@@ -205,7 +205,7 @@ func outcomeText(out stet.Outcome) string {
 }
 
 // lastRounds is within how many quanta, at one round of work in each, everything
-// has come to its end once faults have: what waits and what is returned again,
+// has ended after the faults: waiting and returned operations,
 // twice for an operation that was unknown, and a verifier that does not know yet.
 const lastRounds = 9
 
@@ -221,7 +221,7 @@ func (w *world) finish() {
 			w.deliverAll()
 		}
 	}
-	w.workOff() // what was released since
+	w.workOff() // operations released since
 	if w.active > 0 {
 		w.violate("a client hangs", "though nothing runs and nothing fails")
 	}
@@ -288,7 +288,7 @@ func (w *world) compareWork() {
 		case len(all[finishing]) > 0 && (!ran || !hasBy(all[finishing], fence)):
 			accuse("a transaction was committed without its outcome")
 		case ran && !w.sentAll(key, fence, n):
-			accuse("a message was never sent, or one that nobody has emitted")
+			accuse("a message was never sent, or was never emitted")
 		}
 	}
 }
@@ -296,7 +296,7 @@ func (w *world) compareWork() {
 // resolvable reports whether the policy does not leave such a record unknown.
 func (w *world) resolvable(rec store.Record) bool {
 	switch w.setup.class {
-	case "park":
+	case "unknown":
 		return false
 	case "take over": // unless a step is unknown
 		return !bytes.Contains(rec.Notes.Data, []byte(`"once":{}`))

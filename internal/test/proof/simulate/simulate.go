@@ -12,7 +12,7 @@
 // that the engine's random numbers decide nothing.
 //
 // With Config.Work clients have operations accepted, work on them, cancel them and
-// send what they emit; a memory store keeps all of it.
+// send their messages; a memory store has all of it.
 //
 // With Config.Transactions most clients use RunTx and DoTx, over a server of the
 // simulation's own (see database) that keeps its records in the memory store, too.
@@ -36,7 +36,7 @@ const (
 	quantum = time.Second
 
 	// Of the following, no two ends coincide, except with the end of a
-	// quantum: what is first at one instant is not the seed's to say.
+	// quantum: the seed does not decide the order at one instant.
 	lease        = 3 * quantum
 	storeTimeout = 2303 * quantum / 1000 // and half as much more: no multiple of the 10 ms that a claim which was lost is looked for by
 	wait         = 240 * quantum / 100   // of clients that wait
@@ -86,7 +86,7 @@ type setup struct {
 	processes    int
 	keys         int
 	transactions bool // some clients use them
-	arrive       bool // what is late when faults end still arrives
+	arrive       bool // late calls still arrive when faults end
 
 	work    bool    // operations are accepted
 	program program // what runs of them do
@@ -102,7 +102,7 @@ func (s setup) most() int {
 }
 
 // classes are the policies that are simulated.
-var classes = []string{"park", "verify", "take over", "fail"}
+var classes = []string{"unknown", "verify", "take over", "fail"}
 
 func policy(class string, verify func(context.Context, stet.Status) (stet.Resolution, error)) stet.Policy {
 	switch class {
@@ -133,15 +133,15 @@ type Report struct {
 	script []step
 }
 
-// String tells a violation: what was broken, and by which steps.
+// String describes a violation: the broken promise, and the steps.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %s: %s\npolicy %q, %d processes, %d keys", r.Seed, r.Violation, r.Detail, r.setup.class, r.setup.processes, r.setup.keys)
 	if r.setup.arrive {
-		b.WriteString("; what is late arrives at the end")
+		b.WriteString("; late calls arrive at the end")
 	}
 	if r.setup.work {
-		fmt.Fprintf(&b, "; what is run: %v; unsure: %t", r.setup.program, r.setup.unsure)
+		fmt.Fprintf(&b, "; program: %v; unsure: %t", r.setup.program, r.setup.unsure)
 	}
 	for i, s := range r.script {
 		fmt.Fprintf(&b, "\n%4d. %v", i+1, s)
@@ -153,11 +153,11 @@ func (r Report) String() string {
 type Count struct {
 	Calls, Lost, Dropped, Late, Crashes, Closes, Effects, Grants, Replays, Unknown, TakenOver, Resolved, LeasesLost, Mismatches, Fenced int
 
-	Commits, RolledBack, LookedUp int // of transactions; LookedUp: commits of which nobody heard at first
+	Commits, RolledBack, LookedUp int // of transactions; LookedUp: unacknowledged commits that were read afterwards
 
-	// Of accepted operations. Recalled: results of steps of earlier attempts; Doubts:
+	// Of accepted operations. Recalled: results of steps of earlier attempts; OpenSteps:
 	// times that a step was not run again.
-	Accepted, Returned, Cancelled, Heeded, Recalled, Doubts, Published, Relayed int
+	Accepted, Returned, Cancelled, Obeyed, Recalled, OpenSteps, Published, Relayed int
 }
 
 // Add adds what happened in another schedule.
@@ -183,9 +183,9 @@ func (c *Count) Add(d Count) {
 	c.Accepted += d.Accepted
 	c.Returned += d.Returned
 	c.Cancelled += d.Cancelled
-	c.Heeded += d.Heeded
+	c.Obeyed += d.Obeyed
 	c.Recalled += d.Recalled
-	c.Doubts += d.Doubts
+	c.OpenSteps += d.OpenSteps
 	c.Published += d.Published
 	c.Relayed += d.Relayed
 }

@@ -34,7 +34,7 @@ func TestSchedulesBreakNoPromise(t *testing.T) {
 	}
 }
 
-// missing are what has never happened.
+// missing are counters that stayed zero.
 func missing(sum Count) (names []string) {
 	for i, v := 0, reflect.ValueOf(sum); i < v.NumField(); i++ {
 		if v.Field(i).Int() == 0 {

@@ -47,7 +47,7 @@ const (
 	giveBack
 	cancel
 	save
-	strike
+	amend
 	relayed
 	publish
 	workCommit
@@ -60,7 +60,7 @@ var kindNames = [...]string{"Claim", "Extend", "Settle", "Release", "Read", "eff
 	"entering", "write", "COMMIT", "looking", "hanging up",
 	"Accept", "Take", "Return", "Cancel", "Save", "Amend", "Relayed", "publishing", "COMMIT", "Look", "Due", "statement"}
 
-// step is one choice of the scheduler. It names what it is about in a way that
+// step is one choice of the scheduler. It names its object in a way that
 // still means something when steps before it are left out.
 type step struct {
 	act    act

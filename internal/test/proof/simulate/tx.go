@@ -83,7 +83,7 @@ func (p *process) commit(ctx context.Context, t *txn, out store.Settlement, keep
 	return p.lookUp(ctx, t, err)
 }
 
-// lost answers when somebody else has had the key in the meantime.
+// lost answers if another caller has had the key in the meantime.
 func (p *process) lost(ctx context.Context, t *txn) (store.Record, error) {
 	rec, err := p.Read(ctx, t.req.ID)
 	switch {
@@ -114,7 +114,7 @@ func (p *process) lookUp(ctx context.Context, t *txn, cause error) (store.Record
 			p.w.found()
 			return c.rec, nil
 		case err == nil && ended:
-			return store.Record{}, fmt.Errorf("%w (looked up since: nothing was committed)", cause)
+			return store.Record{}, fmt.Errorf("%w (read afterwards: nothing was committed)", cause)
 		case errors.Is(err, errDead):
 			return store.Record{}, err
 		}

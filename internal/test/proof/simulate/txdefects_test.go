@@ -37,7 +37,7 @@ func (f flawedServer) commit(t *txn, out store.Settlement, keep store.Retention)
 	case f.is("acknowledges before it commits"):
 		f.w.let(t)
 		return nil
-	case f.is("commits what was rolled back") && !t.open && t.wrote:
+	case f.is("commits rolled-back transactions") && !t.open && t.wrote:
 		return f.w.writeDown(t, out, keep)
 	case f.is("commits the record alone"):
 		t.wrote = false
@@ -54,7 +54,7 @@ func (f flawedServer) commit(t *txn, out store.Settlement, keep store.Retention)
 }
 
 func (f flawedServer) abort(t *txn) {
-	if f.is("keeps what is rolled back") && t.open && t.wrote {
+	if f.is("keeps rolled-back writes") && t.open && t.wrote {
 		f.effect(t)
 	}
 	f.server.abort(t)
@@ -81,11 +81,11 @@ var txDefects = []struct {
 	{"runs expired claims again", 2000},
 	{"checks no fingerprint", 100},
 	{"acknowledges before it commits", 100},
-	{"commits what was rolled back", 20000},
+	{"commits rolled-back transactions", 20000},
 	{"commits the record alone", 100},
 	{"commits the effect alone", 100},
 	{"commits the effect though the record is taken", 2000},
-	{"keeps what is rolled back", 500},
+	{"keeps rolled-back writes", 500},
 	{"looks before the transaction has ended", 5000},
 }
 

@@ -36,7 +36,7 @@ type call struct {
 
 type answer struct {
 	err  error
-	lost bool // whatever was done, nobody heard of it
+	lost bool // done or not, the caller got no reply
 }
 
 // before is the order in which calls are listed. It must not depend on which of

@@ -32,9 +32,9 @@ const (
 	workSteps      = 20 // at least
 	moreWorkSteps  = 60
 
-	// What is due again when, like what else takes its time, ends at a quantum.
+	// Times until operations are due again end at a quantum, as all others do.
 	dueAgain = 2 * quantum
-	later    = 2 * quantum // of work that is to wait, and of what is released
+	later    = 2 * quantum // of delayed work, and of released operations
 )
 
 // part is something that may be in the program of an operation.
@@ -77,7 +77,7 @@ type office struct {
 	accepted [maxKeys]time.Duration // since the world began; of the first time
 	unbegun  [maxKeys]bool          // cancelled before anybody took it
 	steps    [maxKeys]map[string]string
-	sent     [maxKeys]map[string]string // messages: what they say, by ID
+	sent     [maxKeys]map[string]string // messages: their text, by ID
 }
 
 // beginWork draws a client.
@@ -126,9 +126,9 @@ func (c client) work() string {
 }
 
 var (
-	errGivenBack = errors.New("simulate: given back")
-	errParked    = errors.New("simulate: parked")
-	errNothing   = errors.New("simulate: nothing to do")
+	errReturned = errors.New("simulate: returned")
+	errMarked   = errors.New("simulate: marked unknown")
+	errNothing  = errors.New("simulate: nothing to do")
 )
 
 // do is what a client of accepted operations does.
@@ -211,7 +211,7 @@ func (p *process) relay(ctx context.Context) error {
 	return err
 }
 
-// publish is the broker, which judges what it is sent.
+// publish is the broker, which judges each message.
 func (w *world) publish(c *call, m stet.Message) {
 	w.count.Published++
 	o, rec := w.office, w.look(int(c.key)).rec
@@ -260,7 +260,7 @@ func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Res
 	if err := c.await(ctx); err != nil {
 		return stet.CannotKnow(), err
 	}
-	if begun && !happened { // and if it is known to have ended, only what came after it is in question
+	if begun && !happened { // and if it is known to have ended, only later runs are in question
 		st, err := p.engine.Lookup(ctx, ids[key])
 		if err != nil {
 			return stet.CannotKnow(), err

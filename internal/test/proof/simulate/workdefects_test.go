@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// flawedWork is a memory store with a defect in what it does for work.
+// flawedWork is a memory store with a defect in its methods for work.
 type flawedWork struct {
 	flawed
 	lost *[]store.Record // messages of runs that did not settle
@@ -33,7 +33,7 @@ func (f flawedWork) Accept(ctx context.Context, req store.ClaimRequest, work []b
 
 func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	was := f.record(req.ID)
-	if f.is("takes what is taken") && was.State == store.Running && was.Owner != req.Owner || f.is("takes what nobody knows of") && was.State == store.Unknown {
+	if f.is("takes a taken operation") && was.State == store.Running && was.Owner != req.Owner || f.is("takes an unknown operation") && was.State == store.Unknown {
 		if err := f.Store.Return(ctx, was.Claim(), 0); err != nil {
 			return was, err
 		}
@@ -52,7 +52,7 @@ func (f flawedWork) Return(ctx context.Context, c store.Claim, after time.Durati
 	if f.is("returns without the fence check") {
 		c = f.newest(c)
 	}
-	if f.is("puts off for ever what is returned") {
+	if f.is("delays returned operations permanently") {
 		after = store.MaxDelay
 	}
 	return f.Store.Return(ctx, c, after)
@@ -77,7 +77,7 @@ func (f flawedWork) Save(ctx context.Context, c store.Claim, notes store.Notes, 
 	switch {
 	case f.is("saves without the fence check"):
 		c.Fence = is.Fence
-	case f.is("saves what was delayed over what is newer") && notes.Version < is.Notes.Version:
+	case f.is("saves delayed notes over newer ones") && notes.Version < is.Notes.Version:
 		notes.Version = is.Notes.Version + 1
 	case f.is("acknowledges before it saves"):
 		return nil
@@ -87,7 +87,7 @@ func (f flawedWork) Save(ctx context.Context, c store.Claim, notes store.Notes, 
 
 func (f flawedWork) Amend(ctx context.Context, c store.Claim, notes store.Notes) error {
 	err := f.Store.Amend(ctx, c, notes)
-	if f.is("strikes what runs") && stet.KindOf(err) == stet.KindFenced {
+	if f.is("amends running operations") && stet.KindOf(err) == stet.KindFenced {
 		c = f.newest(c)
 		is, err := f.Look(ctx, c.ID)
 		if err != nil || is.State != store.Running || is.Notes.Version == 0 {
@@ -111,14 +111,14 @@ func (f flawedWork) Settle(ctx context.Context, c store.Claim, out store.Settlem
 }
 
 func (f flawedWork) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	if f.is("hands out once") {
+	if f.is("returns due work once") {
 		again = store.MaxDelay
 	}
 	return f.Store.Due(ctx, limit, again, names...)
 }
 
 func (f flawedWork) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
-	if f.is("hands out once") {
+	if f.is("returns due work once") {
 		again = store.MaxDelay
 	}
 	recs, err := f.Store.DueMessages(ctx, limit, again)
@@ -148,21 +148,21 @@ var workDefects = []struct {
 	{"accepts another request", 500, nil},
 	{"acknowledges before it accepts", 100, nil},
 	{"accepts without its work", 100, nil},
-	{"takes what is taken", 500, nil},
-	{"takes what nobody knows of", 500, nil},
+	{"takes a taken operation", 500, nil},
+	{"takes an unknown operation", 500, nil},
 	{"takes without a fence of its own", 100, nil},
 	{"forgets the steps of earlier attempts", 5000, of("take over", repeated, once)},
 	{"returns without the fence check", 5000, of("take over")},
-	{"puts off for ever what is returned", 500, nil},
+	{"delays returned operations permanently", 500, nil},
 	{"ignores cancellations", 500, nil},
 	{"cancels what runs", 500, nil},
 	{"saves without the fence check", 5000, of("take over", tells, repeated)},
-	{"saves what was delayed over what is newer", 20000, of("park", once, outside)},
+	{"saves delayed notes over newer ones", 20000, of("unknown", once, outside)},
 	{"acknowledges before it saves", 1000, nil},
-	{"strikes what runs", 50000, of("verify", once, outside)},
+	{"amends running operations", 50000, of("verify", once, outside)},
 	{"drops messages", 500, nil},
 	{"keeps the messages of a run that lost", 5000, of("take over", emits)},
-	{"hands out once", 500, nil},
+	{"returns due work once", 500, nil},
 	{"forgets messages when it hands them out", 500, nil},
 	{"confuses scopes", 500, nil},
 	{"sweeps expired runs into retryable", 500, nil},
@@ -184,7 +184,7 @@ func TestDefectsOfWorkAreFoundAndShrink(t *testing.T) {
 	for _, d := range workDefects {
 		t.Run(d.defect, func(t *testing.T) {
 			steps := fewSteps
-			if d.defect == "strikes what runs" { // two resolve it at once, and a third run begins
+			if d.defect == "amends running operations" { // two resolve it at once, and a third run begins
 				steps = 26
 			}
 			synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ var workCommits = []struct {
 		}
 		return err
 	}, of("take over", inStep, finishing)},
-	{"settles what is settled", 50000, func(w *world, tx *workTx) error {
+	{"settles settled operations", 50000, func(w *world, tx *workTx) error {
 		err := w.commitWork(tx)
 		if rec := w.look(int(tx.key)).rec; errors.Is(err, errAborted) && rec.State.Settled() && rec.Fence == tx.claim.Fence {
 			w.keep(tx)

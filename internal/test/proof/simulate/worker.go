@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// work takes an operation, runs it and ends it. One that came when faults had ended
+// work takes an operation, runs it and ends it. A worker that began after the faults
 // continues while something is due, a few times.
 func (p *process) work(ctx context.Context, t *told) error {
 	for again := maxKeys; ; again-- {
@@ -91,10 +91,10 @@ func (p *process) accuse(violation, detail string) {
 func (a *attempt) begin(ctx context.Context) error {
 	prog := a.w.setup.program
 	if a.t.handler == declines && a.t.patient {
-		return errGivenBack
+		return errReturned
 	}
 	if a.t.obedient {
-		if err := a.heed(ctx); err != nil {
+		if err := a.checkCancelled(ctx); err != nil {
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (a *attempt) begin(ctx context.Context) error {
 		return err
 	}
 	if a.t.handler == declines || a.t.obedient && ctx.Err() != nil {
-		return errGivenBack
+		return errReturned
 	}
 	if !prog.has(outside) {
 		return nil
@@ -122,15 +122,15 @@ func (a *attempt) begin(ctx context.Context) error {
 }
 
 // obey ends the run of an operation whose cancellation was asked for.
-func (a *attempt) heed(ctx context.Context) error {
+func (a *attempt) checkCancelled(ctx context.Context) error {
 	st, err := a.engine.Lookup(ctx, a.run.ID())
 	if err != nil || !st.Record.Cancelling || st.Record.Fence != a.run.Fence() {
 		return err
 	}
-	if st.OpenStep != "" { // then failed is not what it is
+	if st.OpenStep != "" { // then failed is not the truth
 		a.run.Declare(stet.MayHaveExecuted, 0)
 	}
-	a.count(func(c *Count) { c.Heeded++ })
+	a.count(func(c *Count) { c.Obeyed++ })
 	return stet.ErrCancelled
 }
 
@@ -163,7 +163,7 @@ func (a *attempt) steps(ctx context.Context) error {
 			return text, err
 		})
 		if stet.KindOf(err) == stet.KindUnknown {
-			a.count(func(c *Count) { c.Doubts++ })
+			a.count(func(c *Count) { c.OpenSteps++ })
 		}
 		if err != nil {
 			return err
@@ -248,7 +248,7 @@ func (a *attempt) outcome(state store.State) (stet.Outcome, string) {
 func (a *attempt) settle(ctx context.Context, state store.State, cancelled bool) (err error) {
 	switch {
 	case a.run.Declared() == stet.MayHaveExecuted:
-		return a.end(ctx, errParked)
+		return a.end(ctx, errMarked)
 	case cancelled:
 	default:
 		a.emit()
@@ -277,7 +277,7 @@ func (a *attempt) settle(ctx context.Context, state store.State, cancelled bool)
 	return failed(state, a.t.text)
 }
 
-// failed is what a client is told of a failure.
+// failed is a client's text of a failure.
 func failed(state store.State, text string) error {
 	if state != store.Failed {
 		return nil
@@ -288,14 +288,14 @@ func failed(state store.State, text string) error {
 // end ends the run without an outcome.
 func (a *attempt) end(ctx context.Context, why error) error {
 	if a.run.Declared() == stet.MayHaveExecuted || a.touched {
-		return errors.Join(errParked, a.run.MarkUnknown(ctx))
+		return errors.Join(errMarked, a.run.MarkUnknown(ctx))
 	}
 	if a.t.patient {
-		return errors.Join(errGivenBack, a.run.Release(ctx, stet.Again{}))
+		return errors.Join(errReturned, a.run.Release(ctx, stet.Again{}))
 	}
 	after := time.Duration(0)
 	if a.t.leaves {
 		after = later
 	}
-	return errors.Join(errGivenBack, why, a.run.Release(ctx, stet.Again{After: after}))
+	return errors.Join(errReturned, why, a.run.Release(ctx, stet.Again{After: after}))
 }

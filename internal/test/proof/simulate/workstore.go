@@ -80,7 +80,7 @@ func (d workStore) Save(ctx context.Context, cl store.Claim, notes store.Notes, 
 
 // Amend implements store.WorkStore.
 func (d workStore) Amend(ctx context.Context, cl store.Claim, notes store.Notes) error {
-	c := &call{p: d.process, kind: strike, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
+	c := &call{p: d.process, kind: amend, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Amend(d.ctx, cl, notes)
 	}}
 	return c.await(ctx)
@@ -109,7 +109,7 @@ func (d workStore) DueMessages(ctx context.Context, limit int, again time.Durati
 	return d.handOut(ctx, func() ([]store.Record, error) { return d.w.outbox.DueMessages(d.ctx, limit, again) })
 }
 
-// handOut asks for what is due.
+// handOut calls Due.
 func (d workStore) handOut(ctx context.Context, ask func() ([]store.Record, error)) ([]store.Record, error) {
 	var recs []store.Record
 	c := &call{p: d.process, kind: due, do: func() (err error) {
@@ -145,9 +145,9 @@ type workTx struct {
 	key   int8
 	claim store.Claim
 	wrote []wrote
-	// write is the statement, nil for none; it returns the record of one that accepts.
+	// write is the statement, nil for none; for an acceptance it returns the record.
 	write func(store.WorkStore) (store.Record, error)
-	req   store.ClaimRequest // of one that accepts
+	req   store.ClaimRequest // of an acceptance
 }
 
 // wrote is a business write of a transaction.
@@ -175,7 +175,7 @@ func (w *world) commitWork(tx *workTx) error {
 		rec, err := tx.write(w.works)
 		switch {
 		case stet.KindOf(err) == stet.KindFenced, stet.KindOf(err) == stet.KindMismatch:
-			return errAborted // somebody else was faster
+			return errAborted // another caller was faster
 		case err != nil:
 			return err
 		case tx.req.Owner != store.Owner{} && (rec.State != store.Accepted || rec.Owner != tx.req.Owner):

@@ -41,13 +41,13 @@ type world struct {
 	mu      sync.Mutex
 	calls   int
 	pending []*call
-	late    []*call // in flight still, with nobody to hear of them
+	late    []*call // still in flight, their callers are gone
 	active  int     // clients
 	told    []told
 	heard   int // of told, how many were judged
 
 	db   database
-	txns [maxKeys]*txn // those that hold a key; guarded by mu
+	txns [maxKeys]*txn // the transactions that hold a key; guarded by mu
 
 	works   store.WorkStore             // store, where operations are accepted
 	outbox  store.OutboxStore           // the same
@@ -73,7 +73,7 @@ type process struct {
 	dead   bool // nothing that it does matters any more; guarded by world.mu
 	closed bool
 	runs   [maxKeys]int    // handlers at work; guarded by world.mu
-	writes [maxKeys][2]int // those of transactions, by what they ask for; the same
+	writes [maxKeys][2]int // the writes of transactions, by request; the same
 }
 
 func newWorld(s setup, c Config) *world {
@@ -115,7 +115,7 @@ func (w *world) key(id store.ID) int8 {
 			return int8(i)
 		}
 	}
-	panic("simulate: an ID that nobody asked for")
+	panic("simulate: an ID that no client used")
 }
 
 // open starts the n-th process, after the one before is gone.
@@ -182,8 +182,8 @@ func (w *world) pass() {
 	time.Sleep(quantum)
 }
 
-// settle waits until nobody but the scheduler has anything to do, and judges
-// what clients were told in the meantime.
+// settle waits until only the scheduler has anything to do, and judges
+// the replies to clients in the meantime.
 func (w *world) settle() {
 	w.letGo()
 	synctest.Wait()
@@ -267,7 +267,7 @@ func (w *world) perform(s step) {
 		c := w.late[i]
 		w.late = append(w.late[:i], w.late[i+1:]...)
 		w.count.Late++
-		_ = w.carryOut(c, "late: ") // nobody hears of it
+		_ = w.carryOut(c, "late: ") // no caller receives the reply
 	default:
 		i := find(sorted(w.pending), s)
 		if i < 0 {
@@ -293,7 +293,7 @@ func (w *world) ask(p *process, c client, last bool) {
 	w.c.Crew.play(t)
 }
 
-// meetAll lets c meet with its fate, and with it all calls that cannot be told
+// meetAll lets c meet its fate, and with it all calls that cannot be distinguished
 // from it: two reads that the engine makes on its own account, of which nothing
 // but its random numbers says which is which.
 func (w *world) meetAll(c *call, fate act) {
@@ -346,7 +346,7 @@ func (w *world) postpone(c *call) {
 	}
 }
 
-// carryOut carries a call out and judges what it did.
+// carryOut carries a call out and judges its effect.
 func (w *world) carryOut(c *call, how string) error {
 	w.count.Calls++
 	err := c.do()
@@ -367,7 +367,7 @@ func (w *world) stop(p *process, dies bool) {
 	go p.engine.Close() //nolint:errcheck // always nil
 }
 
-// kill lets nothing that p does from now on have an effect. What it has sent may
+// kill makes all later calls of p ineffective. Calls that it has sent may
 // still arrive.
 func (w *world) kill(p *process) {
 	w.mu.Lock()

@@ -57,7 +57,7 @@ func (c Columns[Tx]) show(t *testing.T, id store.ID) (s string, null bool) {
 	return fmt.Sprintf("%s %s %t %q", a, b, head != nil, body), body == nil
 }
 
-// readable: of what is encrypted, of no result and of one that has expired the columns
+// readable: of an encrypted, missing or expired result the columns
 // are empty.
 func (c Columns[Tx]) readable(t *testing.T) {
 	keys := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: bytes.Repeat([]byte{1}, 32)}}}
@@ -99,7 +99,7 @@ func (c Columns[Tx]) readable(t *testing.T) {
 	}
 }
 
-// changed: a change in any column is found, and what is replayed is never something else.
+// changed: a change in any column is found, and a replay never returns something else.
 func (c Columns[Tx]) changed(t *testing.T) {
 	e := c.engine(t, stet.Options{})
 	for _, set := range []string{

@@ -28,8 +28,8 @@ func init() {
 	asyncFlags.StringVar(&asyncConfig.Keep, "keep", "", "directory to leave the histories, ledgers and logs in")
 }
 
-// runAsync kills the processes that accept operations and those that run them, and
-// restarts what is between them.
+// runAsync kills the processes that accept operations and the processes that run them, and
+// restarts the queue between them.
 func runAsync(ctx context.Context) (err error) {
 	for _, flavour := range strings.Split(*flavours, ",") {
 		asyncConfig.Flavour = flavour
@@ -49,12 +49,12 @@ func runFlavour(ctx context.Context, cfg async.Config) (err error) {
 	fmt.Printf("%s, seed %d\n", cfg.Flavour, cfg.Seed)
 	began := time.Now()
 	rep, err := async.Run(ctx, r, cfg)
-	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d expired runs were verified; in %v; deaths by point: %v\n",
+	fmt.Printf("%d operations, %d completed, %d cancelled, %d unknown with an open step, %d attempts, %d effects; %d answers that the outcome is not known; %d expired runs were verified; in %v; deaths by point: %v\n",
 		rep.Operations, rep.Completed, rep.Cancelled, rep.Doubtful, rep.Attempts, rep.Effects, rep.TimesUnknown, rep.Verified, time.Since(began).Round(time.Second), rep.At)
 	printFigures("async_"+strings.ReplaceAll(cfg.Flavour, "-", "_"), []figure{
 		{"kills", rep.Kills, "kills"}, {"kills_at_points", rep.AtPoints(), "kills_at_points"}, {"stops", rep.At[crashtest.Frozen], "stops"},
 		{"restarts", rep.Restarts, "restarts"}, {"operations", rep.Operations, "operations"}, {"attempts", rep.Attempts, "attempts"},
-		{"effects", rep.Effects, "effects"}, {"cancelled", rep.Cancelled, "cancelled"}, {"in_doubt", rep.Doubtful, "in_doubt"},
+		{"effects", rep.Effects, "effects"}, {"cancelled", rep.Cancelled, "cancelled"}, {"open_steps", rep.Doubtful, "operations"},
 		{"violations", len(rep.Violations), "violations"}}...)
 	if n := len(rep.Violations); n > 0 {
 		err = errors.Join(err, fmt.Errorf("%d promises broken:\n%s", n, strings.Join(rep.Summary(*most), "\n")))

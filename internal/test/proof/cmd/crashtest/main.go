@@ -25,7 +25,7 @@ type command struct {
 }
 
 func main() {
-	payments.Main() // in a child, like those that follow
+	payments.Main() // in a child, like the following ones
 	messages.Main()
 	async.Main()
 	commands := map[string]command{

@@ -28,7 +28,7 @@ func init() {
 	messageFlags.Uint64Var(&msgConfig.Seed, "seed", uint64(time.Now().UnixNano()), "of the schedule")
 }
 
-// runMessages kills consumers of messages and relays of what they emit, and
+// runMessages kills consumers of messages and relays of their messages, and
 // restarts their broker.
 func runMessages(ctx context.Context) (err error) {
 	for _, broker := range strings.Split(*msgBrokers, ",") {

@@ -22,7 +22,7 @@ var paymentFlags = flag.NewFlagSet("payments", flag.ExitOnError)
 
 var (
 	stores      = paymentFlags.String("store", "sqlite,postgres,redis", "stores, separated by commas")
-	modes       = paymentFlags.String("modes", "tx,park,verify", "modes, separated by commas; Redis has no tx")
+	modes       = paymentFlags.String("modes", "tx,unknown,verify", "modes, separated by commas; Redis has no tx")
 	kills       = paymentFlags.Int("kills", 1040, "processes to kill at fault points, in all")
 	serverKills = paymentFlags.Int("server-kills", 60, "times to kill a database server, in all")
 	network     = paymentFlags.Int("network", 120, "faults of the network between services and servers, in all")
@@ -95,7 +95,7 @@ func (s *session) loadTests() (todo []payments.Config, err error) {
 		for _, mode := range strings.Split(*modes, ",") {
 			m := payments.Mode(mode)
 			if !slices.Contains([]payments.Mode{payments.Tx, payments.MarkUnknown, payments.Verify}, m) {
-				return nil, fmt.Errorf("-modes has %q; there are tx, park and verify", mode)
+				return nil, fmt.Errorf("-modes has %q; there are tx, unknown and verify", mode)
 			}
 			if kind != crashtest.Redis || m != payments.Tx {
 				todo = append(todo, payments.Config{Place: crashtest.Place{Kind: kind}, Mode: m, Keep: *keep, Timeout: 6 * time.Hour, Progress: progress})
@@ -185,7 +185,7 @@ func (s *session) serve(ctx context.Context, cfg *payments.Config) (end func() e
 	return cfg.Server.Close, err
 }
 
-// others runs what is no load test: herds, zombies and lost COMMITs.
+// others runs the other tests: herds, zombies and lost COMMITs.
 func (s *session) others(ctx context.Context, kind string) (err error) {
 	mode := payments.Tx
 	if kind == crashtest.Redis {

@@ -1,7 +1,6 @@
-// Package async kills the processes that accept operations and those that run
-// them, again and again, restarts what carries the operations from the ones to the
-// others, and has what clients were told, what is stored, and what has happened
-// judged.
+// Package async kills the processes that accept operations and the processes that run
+// them, again and again. It restarts the queue between
+// them, and the judge compares the replies, the records and the effects.
 package async
 
 import (
@@ -36,7 +35,7 @@ type Config struct {
 	Progress func(string) // told now and then; may be nil
 }
 
-// Report is what came of it.
+// Report is the result.
 type Report struct {
 	crashtest.Report
 	Verified int // expired runs that a verifier was asked about
@@ -61,7 +60,7 @@ type loadTest struct {
 }
 
 // Run runs it on servers of r: clients order while processes are killed, until
-// they all have what they wanted.
+// they all have their outcomes.
 func Run(ctx context.Context, r *rig.Rig, cfg Config) (Report, error) {
 	return run(ctx, r, cfg, func(ctx context.Context, s *loadTest) error {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -73,7 +72,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (Report, error) {
 			cancel(err)
 		}
 		close(enough)
-		late := time.AfterFunc(drainTimeout, func() { cancel(errors.New("the clients did not get what they wanted in time")) })
+		late := time.AfterFunc(drainTimeout, func() { cancel(errors.New("the clients did not get their outcomes in time")) })
 		defer late.Stop()
 		customers.Wait()
 		return context.Cause(ctx)
@@ -179,7 +178,7 @@ func (s *loadTest) killed(n int) error {
 	return nil
 }
 
-// startServers starts those that the flavour needs, and makes what they are to have.
+// startServers starts the servers of the flavour, and creates their contents.
 func (s *loadTest) startServers(ctx context.Context, r *rig.Rig, dir string) (err error) {
 	var server crashtest.Server
 	if s.place, server, err = crashtest.StartServer(ctx, r, s.f.store); err != nil {

@@ -54,7 +54,7 @@ func TestNoKillLosesAnAcceptedOperationOrRunsItTwice(t *testing.T) {
 
 func TestTwentyFirstRequestsOverTwoProcessesAreOneAcceptanceAndOneRun(t *testing.T) {
 	const callers, times = 20, 3
-	// Every way to accept: what is behind it makes no difference here.
+	// Every way to accept: the queue behind it makes no difference here.
 	acquit(t, []string{"sqlite", "river", "jetstream", "steps-postgres"}, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
 		rep, err := Herd(ctx, r, Config{Flavour: flavour}, callers, times)
 		if err == nil && rep.Completed != rep.Operations-rep.Doubtful {

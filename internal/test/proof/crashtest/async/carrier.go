@@ -51,7 +51,7 @@ func (p *process) connect(ctx context.Context) (*carrier, error) {
 }
 
 // connectRiver makes the API insert jobs in the transaction of the acceptance, or
-// pass what it has accepted, and the worker work them.
+// pass its accepted operations, and the worker work them.
 func (p *process) connectRiver() (*carrier, error) {
 	c := &carrier{close: func() {}}
 	inserts, err := river.NewClient(riverpgxv5.New(p.site.Postgres.Pool()), &river.Config{Logger: p.log})
@@ -119,7 +119,7 @@ func (p *process) orders(inserts *river.Client[pgx.Tx]) func(http.ResponseWriter
 	}
 }
 
-// dispatches has a process that only accepts pass what it has accepted.
+// dispatches makes a process that only accepts pass its operations.
 func (p *process) dispatches(c *carrier, q stetwork.Queue) error {
 	d, err := stetwork.NewDispatcher(p.engine, q, p.dispatch())
 	if err == nil {

@@ -26,7 +26,7 @@ const (
 	sweepEvery = 500 * time.Millisecond
 	poll       = 100 * time.Millisecond
 
-	stopFor     = 5 * lease / 2 // until somebody else has run what it ran
+	stopFor     = 5 * lease / 2 // until another process has run its operation
 	cancelEvery = 200 * time.Millisecond
 	atOnce      = 16 // operations that a process runs
 	maxWait     = 5 * time.Second
@@ -141,7 +141,7 @@ func (p *process) run(ctx context.Context, c *carrier) error {
 func (p *process) newWorker(queue stetwork.Queue) (*stetwork.Worker, error) {
 	w, err := stetwork.New(p.engine, stetwork.Options{
 		Queue: queue, Concurrency: atOnce, RecoverEvery: recoverEvery, ErrorLog: p.log, Dispatch: p.dispatch(), CancelEvery: cancelEvery,
-		MaxAttempts: -1, // an operation that was in hand at many kills is not to blame
+		MaxAttempts: -1, // an operation that was running at many kills is not to blame
 		Backoff:     func(int) time.Duration { return rand.N(50 * time.Millisecond) },
 	})
 	if err != nil {

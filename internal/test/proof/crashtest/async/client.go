@@ -27,7 +27,7 @@ const (
 	manyCallers  = 20 // callers of an operation that many want at once
 	oneInCrowds  = 16 // operations, that many want
 	oneCancelled = 12 // and that a client changes its mind about
-	patience     = 3  // times that a client asks about an outcome nobody knows, which may stay so
+	patience     = 3  // times that a client asks about an unknown outcome, which may stay so
 	firstBackoff = 10 * time.Millisecond
 	maxBackoff   = 300 * time.Millisecond
 	maxAnswer    = 1 << 20
@@ -42,9 +42,9 @@ type operation struct {
 
 	mu       sync.Mutex
 	location string
-	known    bool // somebody was told the outcome
-	unknowns int  // answers that nobody knows
-	odd      bool // somebody was told nonsense
+	known    bool // a client got the outcome
+	unknowns int  // replies that it is unknown
+	odd      bool // a client got nonsense
 }
 
 // reply is a response.
@@ -118,7 +118,7 @@ func (c *clients) want(ctx context.Context, op *operation, callers int) {
 
 // see does what a client does: it asks until its order is accepted, looks at the
 // status until it has an outcome, and fetches that. It gives up on an outcome that
-// nobody knows if that may stay so.
+// that is unknown if that may stay so.
 func (c *clients) see(ctx context.Context, op *operation) {
 	prefer := ""
 	if rand.IntN(3) == 0 {
@@ -158,7 +158,7 @@ func (c *clients) repeat(ctx context.Context, op *operation, try func() bool) bo
 }
 
 // hopeless reports whether there is nothing more to be learned: something is wrong
-// with the answers, or nobody knows the outcome, and nobody may ever.
+// with the answers, or the outcome is unknown, and may stay so.
 func (op *operation) hopeless() bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -203,7 +203,7 @@ func (c *clients) send(ctx context.Context, op *operation, method, path, prefer 
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addrs[rand.IntN(len(c.addrs))]+path, body)
 	if err != nil {
-		said = op.nonsense(reply{body: []byte(err.Error())}) // it was told an address that is none
+		said = op.nonsense(reply{body: []byte(err.Error())}) // it got an invalid address
 		return said
 	}
 	if method == http.MethodPost {
@@ -328,7 +328,7 @@ func (op *operation) readStatus(a reply, cancelled bool) (ev crashtest.Event) {
 	case doc.State == store.Unknown.String():
 		ev = says(crashtest.OutcomeUnknown)
 	case doc.State == store.Accepted.String(), doc.State == store.Running.String():
-		ev = says(crashtest.UnderWay)
+		ev = says(crashtest.InProgress)
 	default:
 		return op.nonsense(a)
 	}

@@ -30,8 +30,8 @@ type flavour struct {
 	queue string
 	kinds []string // of operations
 	roles []string
-	// dispatched: jobs of River are not inserted with the acceptance, but handed
-	// over afterwards.
+	// dispatched: jobs of River are not inserted with the acceptance, but
+	// afterwards.
 	dispatched bool
 }
 
@@ -62,7 +62,7 @@ var rare = map[fault.Point]bool{
 	fault.TakeoverBefore: true, fault.TakeoverAfter: true,
 }
 
-// stale are the points where a process is stopped: what it then does is what nobody
+// stale are the points where a process is stopped: its later calls are calls that no client
 // waits for any more.
 var stale = []fault.Point{fault.ClaimAfter, fault.HandlerBefore, fault.HandlerAfter, fault.StepBefore, fault.SettleBefore, chargeBefore, inStep}
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Herd has callers order the same thing for the first time, all at once, over the
-// APIs of a flavour, n times for each kind of operation, and nobody is killed.
+// APIs of a flavour, n times for each kind of operation, without kills.
 func Herd(ctx context.Context, r *rig.Rig, cfg Config, callers, n int) (rep Report, err error) {
 	cfg.Kills, cfg.Restarts = 0, 0
 	var refused []crashtest.Violation
@@ -25,7 +25,7 @@ func Herd(ctx context.Context, r *rig.Rig, cfg Config, callers, n int) (rep Repo
 				op.kind, op.cancels = kind, false
 				if fresh := s.clients.rush(ctx, op, callers); fresh != 1 {
 					refused = append(refused, crashtest.Violation{Promise: crashtest.Stable,
-						Detail: fmt.Sprintf("%s: %d of %d callers at the same moment were told that they had it accepted", op.key, fresh, callers)})
+						Detail: fmt.Sprintf("%s: %d of %d callers at the same moment got a new acceptance", op.key, fresh, callers)})
 				}
 				s.clients.want(ctx, op, 1)
 			}
@@ -51,9 +51,9 @@ func (c *clients) awaitAPI(ctx context.Context, addr string) {
 	}
 }
 
-// rush has callers order at the same moment, each once. All must be told that it is
-// accepted or, if it has ended by then, its outcome; it returns how many were told so
-// first hand, 0 if one was told something else.
+// rush has callers order at the same moment, each once. All must get the acceptance
+// or, if it has ended by then, the outcome; it returns how many got an acceptance
+// that is not a replay, 0 if one got something else.
 func (c *clients) rush(ctx context.Context, op *operation, callers int) (fresh int) {
 	start, told := make(chan struct{}), make(chan crashtest.Event, callers)
 	for range callers {

@@ -48,7 +48,7 @@ func (f flavour) law() crashtest.Law {
 
 // settle waits until nothing is in progress any more, as far as that can be.
 func (s *loadTest) settle(ctx context.Context, site *crashtest.Site, engine *stet.Engine) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("what was accepted did not come to an end in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("accepted operations did not end in time"))
 	defer cancel()
 	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
 		page := func(rec store.Record) {
@@ -84,7 +84,7 @@ func browse(ctx context.Context, st store.Browser, states []store.State, f func(
 	}
 }
 
-// judge gathers what is known, and has it judged.
+// judge collects the facts, and calls the judge.
 func (s *loadTest) judge(ctx context.Context, site *crashtest.Site, engine *stet.Engine) (err error) {
 	var trial crashtest.Trial
 	if trial.Events, err = crashtest.ReadHistory(s.place.Dir); err != nil {

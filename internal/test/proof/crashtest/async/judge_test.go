@@ -81,7 +81,7 @@ func TestJudgeAccusesAnswersThatAreNotTheTruth(t *testing.T) {
 		{"attempts that go back", false, []say{look(answer(200, `{"state":"running","attempts":3}`)), look(answer(200, done))}, true},
 		{"failed", false, []say{look(answer(200, `{"state":"failed","outcome":{"status":500,"problem":{}}}`))}, true},
 		{"cancelled", true, []say{order(answer(409, cancelled)), look(answer(200, failed))}, false},
-		{"cancelled by nobody", false, []say{look(answer(200, failed))}, true},
+		{"cancelled by no client", false, []say{look(answer(200, failed))}, true},
 	} {
 		s := &story{op: &operation{key: "k", kind: inTx, cancels: c.cancels}}
 		for _, say := range c.said {
@@ -94,7 +94,7 @@ func TestJudgeAccusesAnswersThatAreNotTheTruth(t *testing.T) {
 	}
 }
 
-// client adds what a client was told: the outcome, or that it is accepted ("-") or
+// client adds a client's reply: the outcome, accepted ("-") or
 // unknown ("?"), or something else.
 func (s *story) client(told string, st stet.Status) {
 	a := answer(200, told)
@@ -119,8 +119,8 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		}
 		return stet.Outcome{Body: body}
 	}
-	in := func(s store.State, doubt string, out stet.Outcome) stet.Status {
-		return stet.Status{Record: store.Record{State: s, Attempt: 1}, OpenStep: doubt, Outcome: out}
+	in := func(s store.State, open string, out stet.Outcome) stet.Status {
+		return stet.Status{Record: store.Record{State: s, Attempt: 1}, OpenStep: open, Outcome: out}
 	}
 	completed := func(ids ...string) stet.Status {
 		return in(store.Completed, "", outcome(receipt{Key: "k", IDs: ids}))
@@ -142,21 +142,21 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		{"a part of another kind", plain, &operation{kind: inTx}, completed(ship), "", []string{ship, charge}, true},
 		{"an outcome of another effect", plain, &operation{kind: inTx}, completed("x"), "", []string{ship}, true},
 		{"told another outcome", plain, &operation{kind: inTx}, completed(ship), `{"ids":["ship"]}`, []string{ship}, true},
-		{"nobody was told", plain, &operation{kind: inTx}, completed(ship), "-", []string{ship}, true},
+		{"no client got it", plain, &operation{kind: inTx}, completed(ship), "-", []string{ship}, true},
 		{"still running", plain, &operation{kind: inTx}, in(store.Running, "", stet.Outcome{}), "-", nil, true},
 		{"still accepted", plain, &operation{kind: inTx}, in(store.Accepted, "", stet.Outcome{}), "-", nil, true},
 		{"lost", plain, &operation{kind: inTx}, stet.Status{}, "-", nil, true},
-		{"a step in doubt", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge}, false},
-		{"a step in doubt that ran twice", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, charge}, true},
-		{"a step after one in doubt", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, ship}, true},
-		{"an outcome in doubt was told", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), `{"ids":["reserve"]}`, []string{reserve}, true},
-		{"unknown without doubt", plain, &operation{kind: once}, in(store.Unknown, "", stet.Outcome{}), "?", []string{reserve}, true},
-		{"doubt that could be cleared up", plain, &operation{kind: safe}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve}, true},
+		{"an open step", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge}, false},
+		{"an open step that ran twice", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, charge}, true},
+		{"a step after an open one", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, ship}, true},
+		{"an outcome with an open step was returned", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), `{"ids":["reserve"]}`, []string{reserve}, true},
+		{"unknown without an open step", plain, &operation{kind: once}, in(store.Unknown, "", stet.Outcome{}), "?", []string{reserve}, true},
+		{"an open step that could be resolved", plain, &operation{kind: safe}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve}, true},
 		{"cancelled", plain, &operation{kind: inTx, cancels: true}, cancelled, "", nil, false},
 		{"cancelled, with an effect", plain, &operation{kind: inTx, cancels: true}, cancelled, "", []string{ship}, true},
 		{"cancelled between its steps", plain, &operation{kind: safe, cancels: true}, cancelled, "", []string{reserve}, false},
-		{"cancelled, and one step in doubt", plain, &operation{kind: once, cancels: true}, in(store.Failed, charge, cancelled.Outcome), "", []string{reserve}, true},
-		{"told that it was cancelled, and completed", plain, &operation{kind: inTx, cancels: true}, completed(ship), "", []string{ship}, true},
+		{"cancelled, and one open step", plain, &operation{kind: once, cancels: true}, in(store.Failed, charge, cancelled.Outcome), "", []string{reserve}, true},
+		{"reported as cancelled, and completed", plain, &operation{kind: inTx, cancels: true}, completed(ship), "", []string{ship}, true},
 		{"failed", plain, &operation{kind: inTx}, cancelled, "", nil, true},
 		{"one order", ordering, &operation{kind: inTx}, completed(ship), "", []string{ship, ordered}, false},
 		{"accepted without its order", ordering, &operation{kind: inTx}, completed(ship), "", []string{ship}, true},

@@ -49,7 +49,7 @@ const (
 const (
 	lease        = time.Second
 	recoverEvery = 300 * time.Millisecond
-	again        = 2 * time.Second // until what was handed to a queue is passed again
+	again        = 2 * time.Second // until an operation is passed to a queue again
 	slow         = lease/3 + 150*time.Millisecond
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// told is what clients were told of a key.
+// replies are the replies to clients for a key.
 type told struct {
 	body    string   // of the first definite answer; "" for none
 	others  []string // that differ from it
@@ -16,7 +16,7 @@ type told struct {
 	attempt int
 }
 
-// till is what all clients were told, by key.
+// till has the replies to all clients, by key.
 type till struct {
 	mu   sync.Mutex
 	keys map[string]*told
@@ -53,16 +53,16 @@ func (c *till) heard(key string, status int, body string) bool {
 	return true
 }
 
-// resolution is what the judge found, by what is wrong. Each line names a key.
-type verdict struct {
+// findings are the judge's findings, by kind. Each line names a key.
+type findings struct {
 	Twice, Lost, Unknown, Changed []string
 }
 
-func (v verdict) all() []string { return slices.Concat(v.Twice, v.Lost, v.Unknown, v.Changed) }
+func (v findings) all() []string { return slices.Concat(v.Twice, v.Lost, v.Unknown, v.Changed) }
 
-// judge compares what clients were told with the ledger: the payments of each key. unknown
+// judge compares the replies with the ledger: the payments of each key. unknown
 // is how many records are unknown.
-func judge(c *till, ledger map[string][]int64, unknown int) (v verdict) {
+func judge(c *till, ledger map[string][]int64, unknown int) (v findings) {
 	for key, k := range c.keys {
 		paid := ledger[key]
 		if len(paid) > 1 {
@@ -74,10 +74,10 @@ func judge(c *till, ledger map[string][]int64, unknown int) (v verdict) {
 		case k.body == "":
 			v.Lost = append(v.Lost, key+" was asked for to the end, and has no outcome")
 		case !slices.ContainsFunc(paid, func(id int64) bool { return k.body == fmt.Sprintf(`{"payment": %d}`, id) }):
-			v.Lost = append(v.Lost, fmt.Sprintf("%s was told %s, and the ledger has %v", key, k.body, paid))
+			v.Lost = append(v.Lost, fmt.Sprintf("%s got %s, and the ledger has %v", key, k.body, paid))
 		}
 		if len(k.others) > 0 {
-			v.Changed = append(v.Changed, fmt.Sprintf("%s was told %s, and then %v", key, k.body, k.others))
+			v.Changed = append(v.Changed, fmt.Sprintf("%s got %s, and then %v", key, k.body, k.others))
 		}
 	}
 	for key, paid := range ledger {
@@ -96,18 +96,18 @@ func TestJudgeFindsEachBrokenPromise(t *testing.T) {
 		answers []string // of the key k; "" is none
 		ledger  map[string][]int64
 		unknown int
-		want    verdict
+		want    findings
 	}{
-		"all is well":     {[]string{"", `{"payment": 1}`, `{"payment": 1}`}, map[string][]int64{"k": {1}}, 0, verdict{}},
-		"twice":           {[]string{`{"payment": 2}`}, map[string][]int64{"k": {1, 2}}, 0, verdict{Twice: []string{"k was paid 2 times: [1 2]"}}},
-		"told, not done":  {[]string{`{"payment": 1}`}, nil, 0, verdict{Lost: []string{`k was told {"payment": 1}, and the ledger has []`}}},
-		"another's":       {[]string{`{"payment": 2}`}, map[string][]int64{"k": {1}}, 0, verdict{Lost: []string{`k was told {"payment": 2}, and the ledger has [1]`}}},
-		"never":           {[]string{""}, map[string][]int64{"k": {1}}, 0, verdict{Lost: []string{"k was asked for to the end, and has no outcome"}}},
-		"not asked for":   {[]string{`{"payment": 1}`}, map[string][]int64{"k": {1}, "l": {2}}, 0, verdict{Lost: []string{"l was paid [2], and was not asked for"}}},
-		"told otherwise":  {[]string{`{"payment": 1}`, `{"payment":1}`}, map[string][]int64{"k": {1}}, 0, verdict{Changed: []string{`k was told {"payment": 1}, and then [{"payment":1}]`}}},
-		"unknown":         {[]string{"problems.md#outcome-unknown"}, map[string][]int64{"k": {1}}, 0, verdict{Unknown: []string{"k is unknown at last"}}},
-		"unknown, then":   {[]string{"problems.md#outcome-unknown", `{"payment": 1}`}, map[string][]int64{"k": {1}}, 0, verdict{}},
-		"unknown records": {[]string{`{"payment": 1}`}, map[string][]int64{"k": {1}}, 1, verdict{Unknown: []string{"a record is unknown"}}},
+		"all is well":        {[]string{"", `{"payment": 1}`, `{"payment": 1}`}, map[string][]int64{"k": {1}}, 0, findings{}},
+		"twice":              {[]string{`{"payment": 2}`}, map[string][]int64{"k": {1, 2}}, 0, findings{Twice: []string{"k was paid 2 times: [1 2]"}}},
+		"reported, not done": {[]string{`{"payment": 1}`}, nil, 0, findings{Lost: []string{`k got {"payment": 1}, and the ledger has []`}}},
+		"another's":          {[]string{`{"payment": 2}`}, map[string][]int64{"k": {1}}, 0, findings{Lost: []string{`k got {"payment": 2}, and the ledger has [1]`}}},
+		"never":              {[]string{""}, map[string][]int64{"k": {1}}, 0, findings{Lost: []string{"k was asked for to the end, and has no outcome"}}},
+		"not asked for":      {[]string{`{"payment": 1}`}, map[string][]int64{"k": {1}, "l": {2}}, 0, findings{Lost: []string{"l was paid [2], and was not asked for"}}},
+		"reported otherwise": {[]string{`{"payment": 1}`, `{"payment":1}`}, map[string][]int64{"k": {1}}, 0, findings{Changed: []string{`k got {"payment": 1}, and then [{"payment":1}]`}}},
+		"unknown":            {[]string{"problems.md#outcome-unknown"}, map[string][]int64{"k": {1}}, 0, findings{Unknown: []string{"k is unknown at last"}}},
+		"unknown, then":      {[]string{"problems.md#outcome-unknown", `{"payment": 1}`}, map[string][]int64{"k": {1}}, 0, findings{}},
+		"unknown records":    {[]string{`{"payment": 1}`}, map[string][]int64{"k": {1}}, 1, findings{Unknown: []string{"a record is unknown"}}},
 	} {
 		all := &till{keys: map[string]*told{}}
 		for _, body := range c.answers {

@@ -43,17 +43,17 @@ var points = []string{"received", "begun", "written", "settle.before", "settle.a
 
 // budget is how many processes of a kind must be killed.
 type budget struct {
-	mu     sync.Mutex
-	left   int
-	at     map[string]int // killed so far
-	points []string
-	next   int
-	spent  chan struct{}
-	want   int
+	mu      sync.Mutex
+	left    int
+	byPoint map[string]int // killed so far
+	points  []string
+	next    int
+	spent   chan struct{}
+	want    int
 }
 
 func newBudget(kills int, points []string) *budget {
-	b := &budget{left: kills, want: kills, at: map[string]int{}, points: points, spent: make(chan struct{})}
+	b := &budget{left: kills, want: kills, byPoint: map[string]int{}, points: points, spent: make(chan struct{})}
 	if kills == 0 {
 		close(b.spent)
 	}
@@ -75,7 +75,7 @@ func (b *budget) take() string {
 func (b *budget) died(at string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.at[at]++
+	b.byPoint[at]++
 	if b.kills() == b.want {
 		close(b.spent)
 	}
@@ -88,7 +88,7 @@ func (b *budget) giveBack() {
 }
 
 func (b *budget) kills() (n int) {
-	for _, k := range b.at {
+	for _, k := range b.byPoint {
 		n += k
 	}
 	return n
@@ -98,8 +98,8 @@ func (b *budget) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []string
-	for _, p := range slices.Sorted(maps.Keys(b.at)) {
-		all = append(all, fmt.Sprintf("%s %d", p, b.at[p]))
+	for _, p := range slices.Sorted(maps.Keys(b.byPoint)) {
+		all = append(all, fmt.Sprintf("%s %d", p, b.byPoint[p]))
 	}
 	return strings.Join(all, ", ")
 }
@@ -166,7 +166,7 @@ func (l *lane) start(ctx context.Context, die string) (*exec.Cmd, <-chan struct{
 	return nil, nil, fmt.Errorf("%s does not listen: %s", cmd, said.String())
 }
 
-// hold has one process after the other die, and then one that lives until ctx ends.
+// hold starts processes that die one after the other, and then a process that lives until ctx ends.
 func (l *lane) hold(ctx context.Context, away *absence) error {
 	for ctx.Err() == nil {
 		at := l.kills.take()
@@ -461,8 +461,8 @@ GRANT USAGE ON SEQUENCE ledger_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
 GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop`
 
-// judged reads the ledger and the records, and compares them with what customers were told.
-func (s *killer) judged(t *testing.T) (verdict, map[string]int) {
+// judged reads the ledger and the records, and compares them with the replies.
+func (s *killer) judged(t *testing.T) (findings, map[string]int) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), s.url)
 	if err != nil {

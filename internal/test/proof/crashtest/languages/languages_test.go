@@ -156,10 +156,10 @@ func (s *killer) sidecars(t *testing.T, services []*lane, kills *budget) {
 // total is what the crash tests of a language have come to.
 type total struct {
 	kills, sidecars, servers, brokers, pauses, keys, perhaps int
-	verdict
+	findings
 }
 
-func (o *total) add(s *killer, v verdict) {
+func (o *total) add(s *killer, v findings) {
 	o.servers += int(s.killed.Load())
 	o.pauses += int(s.still.Load())
 	o.keys += len(s.keys)

@@ -198,7 +198,7 @@ func (p *publisher) drained(ctx context.Context) (dead int, err error) {
 }
 
 // One payment is posted to services in Go, Python and Node, and comes as a message, too.
-// All are killed; each payment is made once, and each is told the same.
+// All are killed; each payment is made once, and each caller gets the same outcome.
 func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 	s := newKiller(t)
 	broker := rig.RabbitMQ(t)
@@ -243,7 +243,7 @@ func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 	defer pool.Close()
 	all := []string{"go", "python", "node", "consumer"}
 	late := time.Now().Add(2 * patience)
-	s.enough = func(ctx context.Context) bool { // a busy machine may have one that only begins when the kills are done
+	s.enough = func(ctx context.Context) bool { // on a busy machine one may begin only when the kills are done
 		var paid int
 		err := pool.QueryRow(ctx, "SELECT count(DISTINCT by) FROM ledger").Scan(&paid)
 		return err == nil && paid == len(all) || time.Now().After(late)

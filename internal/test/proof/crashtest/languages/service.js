@@ -72,7 +72,7 @@ const apps = {
 
 const ready = () => console.log(`listening on http://127.0.0.1:${PORT}`);
 
-// What is written to the response here is what leaves: the package holds a response back before.
+// A write to the response here is sent: before, the package holds a response back.
 function mortal(handler) {
   return http.createServer((req, res) => {
     at('received');

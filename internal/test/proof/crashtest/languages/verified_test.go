@@ -99,7 +99,7 @@ func answerPaid(w http.ResponseWriter, id int64) {
 	_, _ = io.WriteString(w, fmt.Sprintf(`{"payment": %d}`, id))
 }
 
-// verify sees to it that the run which it is asked about pays no more, and then looks.
+// verify prevents later payments of the run in question, and then reads the ledger.
 func (a *account) verify(w http.ResponseWriter, r *http.Request) {
 	operation, fence := run(r)
 	var id int64

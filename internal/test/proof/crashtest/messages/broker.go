@@ -38,7 +38,7 @@ type broker interface {
 	restart(ctx context.Context) error
 	// publish returns when the broker has confirmed all of ids.
 	publish(ctx context.Context, ids []string) error
-	// left is how many messages there are that no consumer has in hand, or of
+	// left is how many messages no consumer is processing, or of
 	// which it is known that they are not acknowledged, and how many are dead.
 	left(ctx context.Context) (left, dead int, err error)
 	// arrived is what relays have sent, repetitions included. It is called once.

@@ -93,7 +93,7 @@ var errBusy = stet.Retryable(errors.New("the warehouse did not answer"))
 func newConsumer[M any](s *shop, envelope func(M) stetmsg.Envelope) (*stetmsg.Consumer[M], error) {
 	o := stetmsg.Options[M]{
 		Operation:   stetmsg.By(envelope, stetmsg.Header(scope, "message-id")),
-		MaxAttempts: -1, // a message that was in hand at many kills is no poison
+		MaxAttempts: -1, // a message that was being processed at many kills is no poison
 		Group:       s.Group,
 		Backoff:     func(int) time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) },
 		Observe:     func(context.Context, stetmsg.Decision) { s.pass(told) },
@@ -104,7 +104,7 @@ func newConsumer[M any](s *shop, envelope func(M) stetmsg.Envelope) (*stetmsg.Co
 			if rand.IntN(50) == 0 {
 				return nil, errBusy
 			}
-			// What is on its way to another system cannot be called back: the
+			// A request that was sent to another system cannot be recalled: the
 			// lost lease ends ctx, and only the fence keeps the effect out.
 			return s.handle(context.WithoutCancel(ctx), func(_ context.Context, e crashtest.Effect) error { return s.ledger.Have(e) })
 		})

@@ -7,7 +7,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// sound is what is left of a message that went well, under the ID of a message that
+// sound is the trace of a message without faults, under the ID of a message that
 // it emitted.
 func sound(key, message string) (looked crashtest.Event, t crashtest.Trial) {
 	charge := crashtest.Charge{ID: "a" + key, Scope: scope, Key: key}
@@ -22,7 +22,7 @@ func sound(key, message string) (looked crashtest.Event, t crashtest.Trial) {
 func TestJudgeSeesWhatIsWrong(t *testing.T) {
 	for name, c := range map[string]struct {
 		promise string
-		spoil   func(*crashtest.Event, *crashtest.Trial)
+		change  func(*crashtest.Event, *crashtest.Trial)
 	}{
 		"nothing":     {"", func(*crashtest.Event, *crashtest.Trial) {}},
 		"two effects": {crashtest.OneEffect, func(_ *crashtest.Event, t *crashtest.Trial) { t.Effects = append(t.Effects, t.Effects[0]) }},
@@ -33,18 +33,18 @@ func TestJudgeSeesWhatIsWrong(t *testing.T) {
 		"the record is not completed":         {crashtest.Settled, func(l *crashtest.Event, _ *crashtest.Trial) { l.State = "failed" }},
 		"the outcome is unknown":              {crashtest.Settled, func(l *crashtest.Event, _ *crashtest.Trial) { l.State = "unknown" }},
 		"the outcome is of no effect":         {crashtest.Acknowledged, func(l *crashtest.Event, _ *crashtest.Trial) { l.Of = []string{"b"} }},
-		"what it emitted was lost":            {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Letters = nil }},
+		"its emitted message was lost":        {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Letters = nil }},
 		"more than one ID":                    {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Letters[1].ID = "n" }},
 		"a message of a run not committed":    {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Letters[0].Of.ID = "b" }},
 		"emitted without settling with it":    {crashtest.Emission, func(l *crashtest.Event, _ *crashtest.Trial) { l.By = byVerifier }},
 		"emitted by a run that emits nothing": {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Effects[0].Emits = false }},
 		"the ID of another's":                 {crashtest.Emission, func(_ *crashtest.Event, t *crashtest.Trial) { t.Letters[0].ID, t.Letters[1].ID = "other", "other" }},
-		"an effect of nobody": {crashtest.Scope, func(_ *crashtest.Event, t *crashtest.Trial) {
+		"an effect without a message": {crashtest.Scope, func(_ *crashtest.Event, t *crashtest.Trial) {
 			t.Effects = append(t.Effects, crashtest.Effect{Charge: crashtest.Charge{ID: "x", Scope: scope, Key: "x"}})
 		}},
 	} {
 		looked, trial := sound("order-1", "m")
-		c.spoil(&looked, &trial)
+		c.change(&looked, &trial)
 		trial.Events = append(trial.Events, looked)
 		looked, other := sound("order-2", "other")
 		trial.Events = append(append(trial.Events, other.Events...), looked)

@@ -47,7 +47,7 @@ var (
 	Stores  = []string{crashtest.Postgres, crashtest.Redis}
 )
 
-// Report is what came of it.
+// Report is the result.
 type Report struct {
 	crashtest.Report                 // of consumers
 	Relays           crashtest.Tally // killed
@@ -181,7 +181,7 @@ func (s *loadTest) killer(what string, seed uint64, kills int, all []crashtest.V
 	return killer
 }
 
-// rage publishes, kills and restarts, and lets what is left be consumed and sent.
+// rage publishes, kills and restarts, and then lets the rest be consumed and sent.
 func (s *loadTest) rage(ctx context.Context, site *crashtest.Site) error {
 	relays := s.killer("relay", 1, s.cfg.RelayKills, relayVisits, maxBatches, reachTimeout, s.relay)
 	err := relays.While(ctx, func(ctx context.Context) error {
@@ -237,7 +237,7 @@ func (s *loadTest) consume(ctx context.Context) error {
 	})
 	s.rep.Tally = consumers.Tally()
 	for err == nil {
-		// What they had in hand, and released, shows now.
+		// Messages that they were processing, and released, show now.
 		if s.rep.Left, s.rep.Dead, err = s.broker.left(ctx); err != nil || s.rep.Left == 0 {
 			break
 		}
@@ -253,7 +253,7 @@ func (s *loadTest) consumer(_ *crashtest.Lane, v crashtest.Visit, n int) (child.
 	return child.Order(childEnv, o)
 }
 
-// drain waits until consumers that nobody kills have left nothing.
+// drain waits until the remaining consumers have left nothing.
 func (s *loadTest) drain(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("the consumers did not come to an end"))
 	defer cancel()
@@ -265,7 +265,7 @@ func (s *loadTest) drain(ctx context.Context) (err error) {
 	return err
 }
 
-// judge gathers what is known, and has it judged.
+// judge collects the facts, and calls the judge.
 func (s *loadTest) judge(ctx context.Context, site *crashtest.Site) (err error) {
 	engine, err := stet.New(site.Store, stet.Options{SweepEvery: -1})
 	if err != nil {

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m).Run())
 }
 
-// TestNoKillMakesASecondEffectOrLosesAMessage: one that comes, or one that leaves.
+// TestNoKillMakesASecondEffectOrLosesAMessage tests incoming and outgoing messages.
 func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
 	for _, broker := range Brokers {
 		for _, store := range Stores {

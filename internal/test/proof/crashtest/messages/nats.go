@@ -31,7 +31,7 @@ type natsServer struct {
 
 func startNATS(ctx context.Context, r *rig.Rig) (broker, error) {
 	// Duplicates are to reach the consumers: the ids are in a header that the
-	// server does not look at. Repetitions of what is emitted are to show.
+	// server does not look at. Repetitions of emitted messages must show.
 	server, err := crashtest.StartNATS(ctx, r, js.StreamConfig{Name: stream, Subjects: []string{stream}}, js.StreamConfig{Name: deadStream, Subjects: []string{deadStream}},
 		js.StreamConfig{Name: outStream, Subjects: []string{outgoing}, Duplicates: 100 * time.Millisecond})
 	if err != nil {

@@ -94,7 +94,7 @@ func (b *rabbit) left(context.Context) (left, dead int, err error) {
 			names = append(names, fmt.Sprintf("%s.retry.%ds", queue, s))
 		}
 		for _, name := range names {
-			ch, err := conn.Channel() // for each, as one that is not there closes it
+			ch, err := conn.Channel() // for each, because a missing queue closes it
 			if err != nil {
 				return err
 			}

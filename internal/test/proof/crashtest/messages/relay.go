@@ -25,7 +25,7 @@ const (
 func readLetter(id string, body []byte) (crashtest.Letter, error) {
 	l := crashtest.Letter{ID: id}
 	if err := json.Unmarshal(body, &l.Of); err != nil {
-		return l, fmt.Errorf("a message that nobody can have emitted has arrived: %w", err)
+		return l, fmt.Errorf("a message that no run can have emitted has arrived: %w", err)
 	}
 	return l, nil
 }
@@ -52,7 +52,7 @@ func (s *shop) relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// relay is the next one. Those that must be killed have batches so small that all
+// relay is the next one. Relays that must be killed have batches so small that all
 // of them together do not send all that there is.
 func (s *loadTest) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
 	o := order{Broker: s.cfg.Broker, URL: s.broker.url(), Place: s.place, Visit: v, Batch: stetmsg.DefaultRelayBatch}
@@ -62,8 +62,8 @@ func (s *loadTest) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Com
 	return child.Order(childEnv, o)
 }
 
-// drainRelays waits until the outbox is empty. What a relay has in hand is not due
-// until it is sent again. What is seen here is due again at once.
+// drainRelays waits until the outbox is empty. A message that a relay is sending is not due
+// until it is sent again. A message that is read here is due again at once.
 func (s *loadTest) drainRelays(ctx context.Context, outbox store.OutboxStore) error {
 	for seen := time.Now(); time.Since(seen) < 2*relayAgain; {
 		recs, err := outbox.DueMessages(ctx, 1, time.Millisecond)

@@ -57,7 +57,7 @@ func newClients(h *crashtest.History, mode Mode) *clients {
 }
 
 // payUntil makes payments until enough is closed. Some keys are used by two
-// scopes at a time, and some by somebody who asks for something else.
+// scopes at a time, and some by a client with another request.
 func (c *clients) payUntil(ctx context.Context, enough <-chan struct{}, seed uint64) {
 	var all sync.WaitGroup
 	for i := range pairs {
@@ -138,7 +138,7 @@ func (c *clients) pay(ctx context.Context, p payment) {
 }
 
 // definite reports whether a client stops at this answer: a charge, a refusal,
-// or an unknown that nobody is going to resolve. After a reset, 409, 500 or 503
+// or an unknown outcome that stays. After a reset, 409, 500 or 503
 // it sends the same again.
 func (c *clients) definite(status int) bool {
 	return status == statusCharged || status == statusUnknown && c.mode == MarkUnknown || status/100 == 4 && status != http.StatusConflict

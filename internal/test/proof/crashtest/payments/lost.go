@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/internal/test/rig"
 )
 
-// Lost is what came of transactions whose COMMIT, or the answer to it, was lost
+// Lost has the results of transactions whose COMMIT, or the answer to it, was lost
 // on the way.
 type Lost struct {
 	Committed  int // told executed, and the database has it

@@ -44,9 +44,9 @@ type Config struct {
 	Progress func(string)  // told now and then; may be nil
 	Timeout  time.Duration // for the whole; default 30 min, or less if nothing moves
 
-	herd   *Herd         // in place of customers and faults
-	defect string        // planted
-	spare  []fault.Point // that processes do not pass with it
+	herd    *Herd         // in place of customers and faults
+	defect  string        // planted
+	without []fault.Point // points that processes do not pass with the defect
 }
 
 const (
@@ -72,7 +72,7 @@ func (c Config) check() (Config, error) {
 	case !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, c.Place.Kind):
 		return c, fmt.Errorf("payments: there is no store %q", c.Place.Kind)
 	case c.Place.Kind == crashtest.Redis && c.Mode == Tx:
-		return c, errors.New("payments: Redis has no transactions to run in; its modes are park and verify")
+		return c, errors.New("payments: Redis has no transactions to run in; its modes are unknown and verify")
 	case c.Server == nil && c.ServerKills+c.NetworkFaults > 0:
 		return c, errors.New("payments: ServerKills and NetworkFaults need a Server")
 	case c.Fills > 0 && c.Place.Kind != crashtest.SQLite:
@@ -105,7 +105,7 @@ func (c Config) plan() *crashtest.Plan {
 	}
 	var all []crashtest.Visit
 	for _, point := range Points(c.Place.Kind, c.Mode) {
-		if slices.Contains(c.spare, point) {
+		if slices.Contains(c.without, point) {
 			continue
 		}
 		for n := range maxVisit {

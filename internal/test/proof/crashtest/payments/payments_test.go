@@ -130,7 +130,7 @@ func TestEveryFaultPointIsDiedAt(t *testing.T) {
 	}
 	for _, p := range fault.Points {
 		if !visited[p] {
-			t.Errorf("nobody dies at %s", p)
+			t.Errorf("no process dies at %s", p)
 		}
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// defect is one that services or stores really had. It is planted in every process.
+// defect is a defect that services or stores really had. It is planted in every process.
 type defect struct {
 	mode    Mode
 	promise string // that the judge must find broken
 	plant   func(*service)
-	spare   []fault.Point
+	without []fault.Point
 }
 
 // broken is a store with a defect, below what records its calls.
@@ -30,7 +30,7 @@ type broken struct {
 	claim  func(context.Context, store.Store, store.ClaimRequest) (store.Record, error)
 	settle func(context.Context, store.Store, store.Claim, store.Settlement, store.Retention) error
 	as     func(store.Claim) store.Claim // what the claim of a write is to the store
-	lease  time.Duration                 // of every claim; 0 is what was asked for
+	lease  time.Duration                 // of every claim; 0: the requested one
 }
 
 func (b *broken) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
@@ -184,7 +184,7 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 			t.Parallel()
 			var found []string
 			for seed := range uint64(loadTests) {
-				cfg := Config{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: d.mode, Seed: seed + 1, Kills: 12, defect: name, spare: d.spare}
+				cfg := Config{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: d.mode, Seed: seed + 1, Kills: 12, defect: name, without: d.without}
 				rep, err := Run(t.Context(), cfg)
 				if err != nil {
 					t.Fatal(err)

@@ -26,7 +26,7 @@ const (
 	// Tx holds ledger and record in one transaction.
 	Tx Mode = "tx"
 	// MarkUnknown runs in lease mode; expired runs stay unknown.
-	MarkUnknown Mode = "park"
+	MarkUnknown Mode = "unknown"
 	// Verify runs in lease mode with a verifier that looks into the ledger.
 	Verify Mode = "verify"
 )
@@ -180,7 +180,7 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 		Fence: run.Fence(), Process: s.Process, At: crashtest.Now()}
 	if err := s.charge(r.Context(), e); errors.Is(err, crashtest.ErrVoided) {
 		run.Declare(stet.NotExecuted, 0)
-		http.Error(w, "a verifier has been told that this payment is not made", http.StatusServiceUnavailable)
+		http.Error(w, "a verifier got the answer that this payment is not made", http.StatusServiceUnavailable)
 		return
 	} else if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

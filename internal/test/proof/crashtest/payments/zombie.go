@@ -18,12 +18,12 @@ import (
 	"github.com/stet-go/stet/internal/test/proof/crashtest"
 )
 
-// Zombies is what came of processes that were stopped (SIGSTOP) for longer than
+// Zombies has the results of processes that were stopped (SIGSTOP) for longer than
 // their lease and resumed.
 type Zombies struct {
 	Refused  int // settles refused because another claim had been granted
-	Accepted int // settles accepted because nobody else had claimed
-	Blocked  int // trials begun again, as the process was stopped while it held SQLite's only writer: nobody could claim
+	Accepted int // settles accepted because no other process had claimed
+	Blocked  int // trials begun again, because the process was stopped while it held SQLite's only writer
 	Wrong    []string
 }
 
@@ -83,7 +83,7 @@ func RunZombies(ctx context.Context, place crashtest.Place, trials int, progress
 	return z, nil
 }
 
-// trial lets the child claim a key, stops it past its lease, has somebody else
+// trial lets the child claim a key, stops it past its lease, has another process
 // claim the key if taken, resumes the child and lets it settle.
 func (z *Zombies) trial(ctx context.Context, engine *stet.Engine, c *child.Process, taken bool) error {
 	op := stet.Op{Scope: "zombies", Key: stet.NewKey()}

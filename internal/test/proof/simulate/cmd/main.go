@@ -169,7 +169,7 @@ func shares(seeds, workers uint64) []uint64 {
 	return all
 }
 
-// start runs a worker over n seeds and adds up what it says.
+// start runs a worker over n seeds and adds up its results.
 func (s *total) start(ctx context.Context, self string, first, n uint64) error {
 	cmd := exec.CommandContext(ctx, self, "-worker", "-tx="+strconv.FormatBool(*tx), "-work="+strconv.FormatBool(*works), "-from", strconv.FormatUint(first, 10), "-seeds", strconv.FormatUint(n, 10))
 	// One goroutine at a time, see package simulate.
