@@ -25,7 +25,7 @@ import (
 
 // The program of docs/adapters/fiber.md.
 func Example() {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service takes store/postgres, or another one that lasts
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service needs a durable store, such as store/postgres
 	if err != nil {
 		log.Fatal(err)
 	}

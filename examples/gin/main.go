@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service takes store/postgres, or another one that lasts
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service needs a durable store, such as store/postgres
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func newRouter(engine *stet.Engine) (http.Handler, error) {
 	r := gin.New()
 	r.Use(gin.Logger(), gin.Recovery(), authenticate) // around: for each request
 	r.Use(stetgin.Middleware(idempotent))
-	r.Use(answerErrors) // inside: what it answers is the outcome
+	r.Use(answerErrors) // inside: its response is the outcome
 	r.POST("/payments", pay)
 	return r, nil
 }
