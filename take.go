@@ -210,7 +210,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *request) (rec 
 }
 
 // Finish ends a run in a transaction: the writes of fn through tx and its outcome are
-// committed together or not at all. If the run's fence is not the newest, nothing is
+// committed together, or neither is. If the run's fence is not the newest, nothing is
 // committed.
 //
 // After an error the transaction may or may not be committed, and the messages of fn are

@@ -74,7 +74,7 @@ func (t *TxEngine[Tx]) workStore() (store.WorkTxStore[Tx], error) {
 }
 
 // DoTx is Do in one transaction. The writes of fn through tx and the outcome become durable
-// together or not at all. A crash leaves nothing behind, so a retry runs at once and never
+// together, or neither does. A crash leaves nothing behind, so a retry runs at once and never
 // finds an unknown outcome.
 //
 // If fn returns an error or panics, everything is rolled back. The error is of KindRetryable,

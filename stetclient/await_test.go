@@ -264,7 +264,7 @@ func TestAwaitWithTheServersOwnStatusResource(t *testing.T) {
 	}
 }
 
-// work does what is due.
+// work runs due operations.
 func work(t *testing.T, engine *stet.Engine) {
 	t.Helper()
 	items, err := engine.Due(t.Context(), 10, time.Minute)

@@ -93,7 +93,7 @@ func (c *call) useKey(key string) {
 }
 
 // do makes attempts until there is an outcome, or the call ends without one. known is
-// what is known of attempts before this call.
+// the knowledge from attempts before this call.
 func (c *call) do(known stet.Execution) (*http.Response, error) {
 	c.series = series{policy: &c.t.o.Policy, execution: known}
 	if cause := context.Cause(c.Context); cause != nil {
@@ -239,7 +239,7 @@ var errNothing = errors.New("the RoundTripper returned neither a response nor an
 
 // wire records the network use of an attempt, as far as net/http reports it.
 type wire struct {
-	asked, got atomic.Bool // for a connection, and one that could be written to
+	asked, got atomic.Bool // for a connection, and a writable one
 }
 
 // watched returns a context whose request is recorded.

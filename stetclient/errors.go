@@ -59,7 +59,7 @@ func (r Reason) final() bool {
 type Info struct {
 	// Key is the idempotency key, without quotes. Keep it to ask again later.
 	Key string
-	// Attempts counts the attempts, including those that the circuit breaker refused. It is
+	// Attempts counts the attempts, including refusals of the circuit breaker. It is
 	// 0 if the outcome comes from the journal.
 	Attempts int
 	// Waited is how long the call waited between attempts.

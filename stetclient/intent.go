@@ -66,7 +66,7 @@ type Intent struct {
 	Header    http.Header
 	Body      []byte
 	Created   time.Time
-	Execution stet.Execution // what is known from the attempts before
+	Execution stet.Execution // from the earlier attempts
 	Answer    *Answer        // the outcome; nil without one
 }
 
@@ -187,7 +187,7 @@ func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
 		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old by this machine's clock, and Options.MaxAge is %v", time.Since(in.Created).Round(time.Second), t.o.MaxAge))
 	}
 	// Since Resume read the intent, a call may have sent it, or its name may have a new
-	// key. Mark returns what is known now.
+	// key. Mark returns the current entry.
 	was, err := t.o.Journal.Mark(c.Context, in.Name, in.Key, stet.MayHaveExecuted)
 	if err != nil {
 		c.series.execution = stet.MayHaveExecuted

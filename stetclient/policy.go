@@ -33,7 +33,7 @@ type Policy struct {
 	// MaxElapsed is how long after its start a call may begin another attempt. If the next
 	// attempt would begin later, the call ends at once. Default DefaultMaxElapsed.
 	MaxElapsed time.Duration
-	// AttemptTimeout limits each attempt. One that takes longer is cancelled and may have
+	// AttemptTimeout limits each attempt. A longer attempt is cancelled and may have
 	// executed. Default 0: only the caller's context and the RoundTripper limit an attempt.
 	AttemptTimeout time.Duration
 	// Base is the bound of the first wait. The bound doubles with each wait, up to Cap. The

@@ -191,7 +191,7 @@ func TestNoAttemptIsMadePastMaxAge(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 		s.wantAttempts(3)
-		j.in.Created = time.Now().Add(-9 * time.Second) // the same for one that is resumed
+		j.in.Created = time.Now().Add(-9 * time.Second) // the same for a resumed call
 		tr, s = newClient(t, o, answer(503, "", "Retry-After", "2"), status(201))
 		if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Stale != 1 {
 			t.Errorf("Resume: %+v, %v", got, err)

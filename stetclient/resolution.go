@@ -145,8 +145,8 @@ func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Exec
 
 // Headers of stet's responses.
 const (
-	// executionHeader says whether the operation of a stored response was executed, in the
-	// words of stet.Execution. It has precedence over the problem document, because the
+	// executionHeader says whether the operation of a stored response was executed, with the
+	// names of stet.Execution. It has precedence over the problem document, because the
 	// handler may have copied that from another service.
 	executionHeader = "Idempotency-Execution"
 	// expiresHeader marks a stored response, also the first one, which is not a replay.

@@ -21,7 +21,7 @@ type Service struct {
 	// Header is the request header that carries the key, X-Idempotency-Key
 	// for some. Default DefaultHeader.
 	Header string
-	// Raw sends the key as it is. By default it is sent as a structured field
+	// Raw sends the key without quotes. By default it is sent as a structured field
 	// String (RFC 9651), in double quotes.
 	Raw bool
 	// ReplayedHeader is the response header that is "true" on replays.

@@ -198,7 +198,7 @@ func TestGinAbortPastTheMiddlewareIsCut(t *testing.T) {
 		})
 		srv := httptest.NewServer(r)
 		if r := post(t, srv.URL, "k", "x"); r.err == nil {
-			t.Errorf("abort with %d: the client was told %d %q", status, r.status, r.body)
+			t.Errorf("abort with %d: the client got %d %q", status, r.status, r.body)
 		}
 		b.want(0)
 		srv.Close()

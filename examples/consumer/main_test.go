@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // lines runs a consumer until it has decided about so many messages, or dies, and
-// returns what it said.
+// returns its output.
 func lines(t *testing.T, kind, broker, database string, messages int) (said []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -53,7 +53,7 @@ func lines(t *testing.T, kind, broker, database string, messages int) (said []st
 		said = append(said, lines.Text())
 		if strings.HasPrefix(lines.Text(), "message: ") {
 			if n++; n == messages {
-				_ = cmd.Process.Signal(syscall.SIGTERM) // it ends what it has begun
+				_ = cmd.Process.Signal(syscall.SIGTERM) // it ends its running operations
 			}
 		}
 	}

@@ -74,7 +74,7 @@ func TestEchoErrorIsARollbackOrAnOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := send("broken", "5"); w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "" {
-		t.Errorf("a retry of what was rolled back: %d %s", w.Code, w.Body)
+		t.Errorf("a retry of a rolled-back payment: %d %s", w.Code, w.Body)
 	}
 }
 

@@ -100,7 +100,7 @@ func pay(ctx context.Context, tx *sql.Tx, in *payment) (*receipt, error) {
 		return nil, errors.New("could not pay") // 500
 	}
 	if form.Get("amount") == "1000000" {
-		return nil, huma.Error409Conflict("that is more than there is") // what was written is rolled back
+		return nil, huma.Error409Conflict("that is more than there is") // the writes are rolled back
 	}
 	id, err := res.LastInsertId()
 	if err != nil {

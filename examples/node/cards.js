@@ -1,7 +1,7 @@
 // A card processor, for trying things: it forgets everything when it ends.
 //
 // Each POST /charges is a charge, unless it has an Idempotency-Key that was there before. DELETE /charges/REFERENCE says
-// what was charged under a reference, and from then on nothing is. Only what Node has: node cards.js
+// the charges under a reference, and refuses later ones. No packages: node cards.js
 
 import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 const schema = "CREATE TABLE payments (id bigserial PRIMARY KEY, account text NOT NULL, amount integer NOT NULL)"
 
-// install copies the services to a folder with what they import, and more packages.
+// install copies the services to a folder with their imports, and more packages.
 func install(t *testing.T, more ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

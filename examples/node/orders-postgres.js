@@ -1,7 +1,7 @@
 // A bookshop behind stet proxy, on PostgreSQL and RabbitMQ. An order, its answer and its message are one commit.
 //
 // The sidecar takes orders (202) and sends each one here. This process may die at any point: before the commit nothing is
-// left of the order, and it is sent again; after it, it is done. Nobody has to find out what happened. What is done
+// left of the order, and it is sent again; after it, it is done. No verification is needed. An effect
 // elsewhere, the charge, has a key that is the same each time.
 //
 //     node cards.js & node orders-postgres.js & stet proxy --config orders-postgres.yaml & stet consume --config orders-postgres.yaml
@@ -37,7 +37,7 @@ app.post('/orders', once(async (req, res, client) => {
     await setTimeout(packSeconds * 1000);
   }
   await progress(req, 0.8, 'charging');
-  // The processor knows an attempt that comes again. What is thrown rolls back, and the order is sent again.
+  // The processor knows a repeated attempt. An exception rolls back, and the order is sent again.
   const paid = await send('POST', `${cards}/charges`, { reference: operation, book, copies }, { 'Idempotency-Key': operation });
   if (paid.status !== 201) throw new Error(`the card processor answered ${paid.status}`);
   const { charge } = await paid.json();
@@ -46,7 +46,7 @@ app.post('/orders', once(async (req, res, client) => {
   res.status(201).location(`/orders/${order.id}`).json(order);
 }));
 
-// Takes a message of the queue, from "stet consume", once: what it writes is one commit with the note that it has.
+// Takes a message of the queue, from "stet consume", once: its writes and the record of the message are one commit.
 app.post('/shipments', once(async (req, res, client) => {
   await client.query('INSERT INTO shipments VALUES ($1, $2)', [req.get('Idempotency-Key'), req.body.order]);
   res.status(201).json({ shipped: req.body.order });

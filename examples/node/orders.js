@@ -1,4 +1,4 @@
-// A bookshop behind stet proxy. It knows nothing of keys, retries and queues: what it is sent it packs, charges and records.
+// A bookshop behind stet proxy. It knows nothing of keys, retries and queues: it packs, charges and records each order.
 //
 // The sidecar takes orders (202), sends each one here, and keeps the answer. For that the shop does three things: it says
 // how far an order is (Stet-Progress), it names the message that is to leave (Stet-Emit), and it finds out what became of
@@ -55,7 +55,7 @@ app.post('/orders', async (req, res) => {
     await setTimeout(packSeconds * 1000);
   }
   await progress(req, 0.8, 'charging');
-  // Each attempt has a reference of its own, so that verify can close that of one that has died.
+  // Each attempt has a reference of its own, so that verify can close the reference of a killed one.
   const paid = await send('POST', `${cards}/charges`, { reference: `${operation}.${req.get('Stet-Fence')}`, book, copies });
   if (paid.status !== 201) return res.status(503).set('Stet-Execution', 'none').end(); // verify was faster, and has said that nothing happened
   const order = placed(operation, await paid.json());

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS shipments (book TEXT NOT NULL, copies INTEGER NOT NUL
 //go:embed page.html
 var page []byte
 
-// order is what is ordered, and a worker's payload.
+// order is an order, and a worker's payload.
 type order struct {
 	Book   string `json:"book"`
 	Copies int    `json:"copies"`
@@ -77,7 +77,7 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	// Its steps see to it that nothing is shipped twice, so an expired run is repeated.
+	// Its steps ensure that nothing is shipped twice, so an expired run is repeated.
 	err = stetwork.HandleIdempotent(worker, "ship", func(ctx context.Context, or order) (parcel, error) { return s.ship(ctx, te, or, o.pack) })
 	if err != nil {
 		return err

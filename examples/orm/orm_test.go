@@ -67,7 +67,7 @@ func (b bank) exec(t *testing.T, query string) {
 	}
 }
 
-// holds checks how many rows there are, and what is left on the account.
+// holds checks the number of rows, and the balance of the account.
 func (b bank) holds(t *testing.T, payments, records, balance int) {
 	t.Helper()
 	var p, r, left int

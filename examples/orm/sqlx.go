@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-// SQLX pays through sqlx. *sqlx.Tx is a *sql.Tx with more methods, and fits as it
+// SQLX pays through sqlx. *sqlx.Tx is a *sql.Tx with more methods, and fits without
 // is.
 func SQLX(engine *stet.Engine, store *postgres.Store, db *sqlx.DB) Pay {
 	te := within(engine, postgres.OverSQL(store, beginSQLX(db)))

@@ -179,7 +179,7 @@ func TestDuplicateOfAPaymentAtWorkIsRefused(t *testing.T) {
 }
 
 // breakOff has the service die in the middle of a payment, after it has become
-// so, and returns what a retry is told while the service is away.
+// so, and returns a retry's reply while the service is away.
 func (s *shop) breakOff(amount int, so func()) {
 	s.Helper()
 	first := make(chan answer)
@@ -226,7 +226,7 @@ func TestPaymentThatHadNotHappenedWhenTheServiceDiedIsMadeOnce(t *testing.T) {
 	s.paid(400, 1)
 }
 
-// What the proxy was told has not happened must not happen after all.
+// A payment that the service denied must not happen later.
 func TestServiceRefusesAnAttemptThatItHasGivenUp(t *testing.T) {
 	s := open(t)
 	send := func(method, path, fence string) int {

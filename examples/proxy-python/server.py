@@ -1,4 +1,4 @@
-"""A payments service that knows nothing of idempotency: whatever it is sent, it charges.
+"""A payments service that knows nothing of idempotency: it charges each request.
 
 It stands behind stet proxy, and does two things for it. It writes down with each charge
 what the proxy calls the operation (Stet-Operation), and it answers what became of one

@@ -1,7 +1,7 @@
 """A card processor, for trying things: it forgets everything when it ends.
 
 Each POST /charges is a charge, unless it has an Idempotency-Key that was there before. DELETE /charges/REFERENCE says
-what was charged under a reference, and from then on nothing is. Only the standard library: python3 cards.py
+the charges under a reference, and refuses later ones. Only the standard library: python3 cards.py
 """
 
 import json

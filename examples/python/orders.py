@@ -1,4 +1,4 @@
-"""A bookshop behind stet proxy. It knows nothing of keys, retries and queues: what it is sent it packs, charges and records.
+"""A bookshop behind stet proxy. It knows nothing of keys, retries and queues: it packs, charges and records each order.
 
 The sidecar takes orders (202), sends each one here, and keeps the answer. For that the shop does three things: it says
 how far an order is (Stet-Progress), it names the message that is to leave (Stet-Emit), and it finds out what became of
@@ -60,7 +60,7 @@ def send(method, url, content=None, header=()):
 
 
 def progress(request, fraction, message):
-    """Shows on the order's status page how far it is. The order goes on if that fails."""
+    """Shows on the order's status page how far it is. The order continues if that fails."""
     try:
         send("PATCH", STET + request.headers["Stet-Status-Page"], {"fraction": fraction, "message": message},
              {"Stet-Progress": request.headers["Stet-Progress"]})
@@ -81,7 +81,7 @@ def order(order: Order, request: Request, stet_operation: str = Header(), stet_f
         progress(request, 0.8 * n / order.copies, f"packing copy {n + 1}")
         time.sleep(PACK_SECONDS)
     progress(request, 0.8, "charging")
-    # Each attempt has a reference of its own, so that verify can close that of one that has died.
+    # Each attempt has a reference of its own, so that verify can close the reference of a killed one.
     status, paid = send("POST", CARDS + "/charges", {"reference": f"{stet_operation}.{stet_fence}", "book": order.book, "copies": order.copies})
     if status != 201:  # verify was faster, and has said that nothing happened
         return Response(status_code=503, headers={"Stet-Execution": "none"})

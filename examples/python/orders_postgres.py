@@ -1,7 +1,7 @@
 """A bookshop behind stet proxy, on PostgreSQL and RabbitMQ. An order, its answer and its message are one commit.
 
 The sidecar takes orders (202) and sends each one here. This process may die at any point: before the commit nothing is
-left of the order, and it is sent again; after it, it is done. Nobody has to find out what happened. What is done
+left of the order, and it is sent again; after it, it is done. No verification is needed. An effect
 elsewhere, the charge, has a key that is the same each time.
 
     python3 cards.py & python3 orders_postgres.py & stet proxy --config orders_postgres.yaml & stet consume --config orders_postgres.yaml
@@ -56,7 +56,7 @@ def send(method, url, content, header):
 
 
 def progress(request, fraction, message):
-    """Shows on the order's status page how far it is. The order goes on if that fails."""
+    """Shows on the order's status page how far it is. The order continues if that fails."""
     try:
         send("PATCH", STET + request.headers["Stet-Status-Page"], {"fraction": fraction, "message": message},
              {"Stet-Progress": request.headers["Stet-Progress"]})
@@ -84,7 +84,7 @@ def order(order: Order, request: Request, response: Response, stet_operation: st
 @app.post("/shipments", status_code=201)
 @idempotent
 def ship(shipment: Shipment, idempotency_key: str = Header(), tx: Connection = Depends(idempotent.transaction)):
-    """Takes a message of the queue, from "stet consume", once: what it writes is one commit with the note that it has."""
+    """Takes a message of the queue, from "stet consume", once: its writes and the record of the message are one commit."""
     tx.execute('INSERT INTO shipments VALUES (%s, %s)', [idempotency_key, shipment.order])
     return {"shipped": shipment.order}
 

@@ -115,7 +115,7 @@ func TestPaymentInPythonIsMadeOnce(t *testing.T) {
 	}
 }
 
-// hold keeps payments from being written, and returns what waits for one that tries, and what lets it.
+// hold blocks payments, and returns a function that waits for a blocked one, and a function that unblocks it.
 func hold(t *testing.T, pool *pgxpool.Pool) (untilWaiting, letGo func()) {
 	t.Helper()
 	lock, err := pool.Begin(t.Context())

@@ -12,10 +12,10 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// schema is the business's own. Redis may lose what it has acknowledged, so the
+// schema is the business's own. Redis may lose acknowledged writes, so the
 // database that holds the effect has the last word, in one of two ways.
 const schema = `
--- The operation is a unique column: what was done is not done again.
+-- The operation is a unique column: a second charge fails.
 CREATE TABLE IF NOT EXISTS deposits (operation bytea PRIMARY KEY, account text NOT NULL, cents bigint NOT NULL, balance bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS accounts (id text PRIMARY KEY, balance bigint NOT NULL);
 -- The row remembers the newest fence that wrote it: an older one changes nothing.

@@ -89,7 +89,7 @@ func TestZombieCannotOverwriteItsSuccessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	_ = b.engine.Close() // nobody renews the zombie's lease any more
+	_ = b.engine.Close() // the zombie's lease is not renewed any more
 	var res stet.Result[int64]
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		res, err = stet.Do(t.Context(), other, op, func(ctx context.Context) (int64, error) {

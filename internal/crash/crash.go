@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	closeWithin = 3 * time.Second       // of requests at work, when a service is told to end
+	closeWithin = 3 * time.Second       // of running requests, when a service is asked to end
 	headerLimit = 5 * time.Second       // to read a request's header
 	bindTries   = 100                   // after a kill the port may be free a little later
 	bindPause   = 20 * time.Millisecond // between them
 	maxStreams  = 20_000                // of many callers on one connection
 
-	// StopGrace is how long a service may take to end that is told to.
+	// StopGrace is how long a service may take to end after the request.
 	StopGrace = closeWithin + time.Second
 )
 
@@ -40,10 +40,10 @@ func Pause(ctx context.Context, d time.Duration) error {
 // Lane is a place for one process at a time.
 type Lane struct {
 	mu   sync.Mutex
-	proc *child.Process // the last one that was started; nil if there was none
+	proc *child.Process // the last started process; nil if there was none
 }
 
-// Start starts a process in place of the last one. One that dies of SIGKILL before
+// Start starts a process in place of the last one. A process that dies of SIGKILL before
 // it is ready has been started, too; the error wraps child.ErrExited if one ends
 // before that in another way.
 func (l *Lane) Start(ctx context.Context, c child.Command) error {
@@ -57,7 +57,7 @@ func (l *Lane) Start(ctx context.Context, c child.Command) error {
 	return err
 }
 
-// Process is the last one that was started, which may have ended; nil if none was.
+// Process is the last started process, which may have ended; nil if none was.
 func (l *Lane) Process() *child.Process {
 	l.mu.Lock()
 	defer l.mu.Unlock()

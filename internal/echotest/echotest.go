@@ -140,7 +140,7 @@ func (c call) Send(status int, contentType string, body []byte) error {
 
 func (c call) Abort(status int, text string) error { return c.httpError(status, text) }
 
-// around is middleware that calls before and after what is inside. Both may be nil.
+// around is middleware that calls before and after the next handler. Both may be nil.
 func (f *Framework[C, H, M, R, G, E]) around(before func(C), after func(C, error) error) M {
 	return func(next H) H {
 		return func(c C) error {

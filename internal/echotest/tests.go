@@ -41,9 +41,9 @@ const text404 = "{\"message\":\"Not Found\"}\n"
 // errorsAreAnsweredInside: once, in the run, and the middleware around receives the error
 // of the first call.
 func (f *Framework[C, H, M, R, G, E]) errorsAreAnsweredInside(t *testing.T) {
-	var told []error
+	var errs []error
 	_, e := f.bench(t, func(C) error { return errBank }, f.around(nil, func(c C, err error) error {
-		told = append(told, err)
+		errs = append(errs, err)
 		if s := f.State(c); s.Status != http.StatusTeapot || !s.Committed {
 			t.Errorf("around, the response is %+v", s)
 		}
@@ -64,8 +64,8 @@ func (f *Framework[C, H, M, R, G, E]) errorsAreAnsweredInside(t *testing.T) {
 	for i := range 2 {
 		post(t, url, "x").Want(418, "{\"error\":\"the bank is closed\"}\n", i > 0)
 	}
-	if answered.Load() != 1 || len(told) != 2 || !errors.Is(told[0], errBank) || told[1] != nil {
-		t.Errorf("%d answers, told %v", answered.Load(), told)
+	if answered.Load() != 1 || len(errs) != 2 || !errors.Is(errs[0], errBank) || errs[1] != nil {
+		t.Errorf("%d answers, errs %v", answered.Load(), errs)
 	}
 }
 
@@ -191,7 +191,7 @@ func (f *Framework[C, H, M, R, G, E]) responsesAreThoseOfEcho(t *testing.T) {
 	}
 }
 
-// context: Options.Scope and the handler find what is around, and what is around finds what
+// context: Options.Scope and the handler find values of outer middleware, which finds values that
 // the handler has set.
 func (f *Framework[C, H, M, R, G, E]) context(t *testing.T) {
 	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{Scope: func(r *http.Request) (string, error) {
@@ -231,7 +231,7 @@ func (f *Framework[C, H, M, R, G, E]) context(t *testing.T) {
 	}
 }
 
-// hooks of the response are called when it is sent: those of what is around for replays,
+// hooks of the response are called when it is sent: those of outer middleware for replays,
 // too, and also if the handler streams.
 func (f *Framework[C, H, M, R, G, E]) hooks(t *testing.T) {
 	for _, stream := range []bool{false, true} {
@@ -329,7 +329,7 @@ func (f *Framework[C, H, M, R, G, E]) bodyLimitAround(t *testing.T) {
 	}
 }
 
-// unknownRouteBehindOthers: what is inside may answer by itself, so that the request is
+// unknownRouteBehindOthers: inner middleware may answer by itself, so that the request is
 // protected. Echo's own answer is not stored.
 func (f *Framework[C, H, M, R, G, E]) unknownRouteBehindOthers(t *testing.T) {
 	for name, use := range f.BehindOthers {

@@ -57,7 +57,7 @@ func (s Source) kafka() (client []kgo.Opt, err error) {
 	case (user == "") != (how == ""):
 		return nil, wrong("from", "a user and ?sasl=scram-sha-512 (or scram-sha-256, plain) go together")
 	case how == "plain" && scheme != "kafkas":
-		return nil, wrong("from", "plain would send the password as it is; use kafkas://, or scram-sha-512")
+		return nil, wrong("from", "plain would send the password unencrypted; use kafkas://, or scram-sha-512")
 	case how == "plain":
 		return append(client, kgo.SASL(plain.Auth{User: name, Pass: password}.AsMechanism())), nil
 	case how == "scram-sha-256":

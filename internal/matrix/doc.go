@@ -6,7 +6,7 @@
 //   - reading.txt: for each outcome that can be stored, what each adapter makes of
 //     it that did not write it.
 //
-// The tables say what is, and not what ought to be: docs/endings.md judges the
+// The tables show the actual behaviour: docs/endings.md judges the
 // differences between the adapters. Each cell is produced by running the adapters, over
 // the memory store. "go test ./internal/matrix -update" writes the tables anew; a
 // change of a line is a change of behaviour.

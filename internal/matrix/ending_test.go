@@ -18,12 +18,12 @@ import (
 
 const endingsHead = `# How a run ends. One line a cell; see the package's comment.
 #
-# mode and face, how the run ends, the record fifteen seconds after the first answer
+# mode and adapter, how the run ends, the record fifteen seconds after the first answer
 # (a store that was down is back, and no lease has run out), the first caller's
 # answer, the next retry's three minutes later; how often the handler ran in all, and
 # how often it had its effect. Of a worker the first answer is what Worker.Do
-# returns, and what a client is told then; the next what it is told after Worker.Run
-# has been at it for ten minutes. A second run returns "two".
+# returns, and a client's reply then; the next is the client's reply after Worker.Run
+# has run for ten minutes. A second run returns "two".
 #
 `
 
@@ -93,14 +93,14 @@ var endings = []ending{
 	{name: "lease lost, error", status: 500, run: leaseLost},
 	{name: "lease lost, value", run: regardless(leaseLost)},
 	{name: "lease lost, panic", run: func(ctx context.Context, w *world) (string, error) { _, _ = leaseLost(ctx, w); panic("oops") }},
-	{name: "resolved meanwhile, value", run: regardless(resolved)},
+	{name: "resolved during the run, value", run: regardless(resolved)},
 	{name: "settle unreachable", fault: down, run: returns("one", nil)},
 	{name: "settle unanswered", fault: unanswered, run: returns("one", nil)},
 	{name: "COMMIT unanswered, not done", fault: undone, run: returns("one", nil)},
 	{name: "error, settle unreachable", status: 500, fault: down, run: returns("", errBoom)},
 	{name: "retryable, release unreachable", status: 429, harmless: true, fault: down, run: returns("", errBusy)},
 	{name: "declared unknown, store unreachable", fault: down, run: returns("one", nil, unknown)},
-	{name: "step goes on, value", run: func(ctx context.Context, _ *world) (string, error) {
+	{name: "step continues, value", run: func(ctx context.Context, _ *world) (string, error) {
 		go func() {
 			_, _ = stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { time.Sleep(time.Minute); return "", nil })
 		}()
@@ -111,11 +111,11 @@ var endings = []ending{
 	{name: "shut down, value", run: regardless(shutDown)},
 	{name: "cancelled, error", run: cancelled},
 	{name: "cancelled, value", run: regardless(cancelled)},
-	{name: "step in doubt, error", status: 500, run: openStep},
-	{name: "step in doubt, value", run: regardless(openStep)},
-	{name: "step in doubt, retryable", status: 429, run: openStepThen(errBusy)},
-	{name: "step in doubt, declared not executed", run: openStepThen(nil, nothing)},
-	{name: "step in doubt, permanent", run: func(ctx context.Context, w *world) (string, error) {
+	{name: "open step, error", status: 500, run: openStep},
+	{name: "open step, value", run: regardless(openStep)},
+	{name: "open step, retryable", status: 429, run: openStepThen(errBusy)},
+	{name: "open step, declared not executed", run: openStepThen(nil, nothing)},
+	{name: "open step, permanent", run: func(ctx context.Context, w *world) (string, error) {
 		_, _ = openStep(ctx, w)
 		return "", stet.Permanent(errBoom)
 	}},
@@ -184,23 +184,23 @@ func openStepThen(err error, says ...func(*stet.Run)) func(context.Context, *wor
 }
 
 // adapters by mode and name; of a worker's, how its handler is registered.
-var faces = []string{"lease http", "lease http flushed", "lease do", "lease message", "lease webhook",
+var adapters = []string{"lease http", "lease http flushed", "lease do", "lease message", "lease webhook",
 	"tx http", "tx http flushed", "tx do", "tx message", "tx webhook",
 	"accepted plain", "accepted idempotent", "accepted tx"}
 
 // has reports whether an adapter has an ending.
-func has(face string, e ending) bool {
-	mode, name, _ := strings.Cut(face, " ")
+func has(adapter string, e ending) bool {
+	mode, name, _ := strings.Cut(adapter, " ")
 	worker, message, web := mode == "accepted", name == "message", strings.HasPrefix(name, "http")
 	tx := mode == "tx" || name == "tx"
 	switch {
 	case strings.Contains(e.name, "repeatable"):
 		return message && !tx
 	case strings.Contains(e.name, "permanent"):
-		return (message || worker || name == "do") && (mode != "tx" || !strings.HasPrefix(e.name, "step"))
+		return (message || worker || name == "do") && (mode != "tx" || !takesStep(e))
 	case e.name == "COMMIT unanswered, not done":
 		return tx
-	case strings.HasPrefix(e.name, "step"), strings.HasPrefix(e.name, "lease"), strings.HasPrefix(e.name, "resolved"):
+	case takesStep(e), strings.HasPrefix(e.name, "lease"), strings.HasPrefix(e.name, "resolved"):
 		return mode != "tx" // it has no lease, and takes no steps
 	case strings.HasPrefix(e.name, "shut down"), strings.HasPrefix(e.name, "cancelled"):
 		return worker
@@ -214,10 +214,10 @@ func has(face string, e ending) bool {
 // TestEveryEnding compares how runs end, by adapter, with testdata/endings.txt.
 func TestEveryEnding(t *testing.T) {
 	var rows [][]string
-	for _, face := range faces {
+	for _, adapter := range adapters {
 		for _, e := range endings {
-			if has(face, e) {
-				synctest.Test(t, func(t *testing.T) { rows = append(rows, end(t, face, e)) })
+			if has(adapter, e) {
+				synctest.Test(t, func(t *testing.T) { rows = append(rows, end(t, adapter, e)) })
 			}
 		}
 	}
@@ -225,10 +225,10 @@ func TestEveryEnding(t *testing.T) {
 }
 
 // end produces a cell.
-func end(t *testing.T, face string, e ending) []string {
+func end(t *testing.T, adapter string, e ending) []string {
 	w := newWorld(t, nil, stet.Options{})
-	first, next := w.ask(face)
-	w.harmless, w.status, w.flush = e.harmless, max(e.status, http.StatusOK), strings.HasSuffix(face, "flushed")
+	first, next := w.ask(adapter)
+	w.harmless, w.status, w.flush = e.harmless, max(e.status, http.StatusOK), strings.HasSuffix(adapter, "flushed")
 	w.handle = func(ctx context.Context) (string, error) {
 		if w.runs > 1 {
 			return "two", nil
@@ -237,7 +237,7 @@ func end(t *testing.T, face string, e ending) []string {
 		defer w.store.arm(e.fault)
 		return e.run(ctx, w)
 	}
-	row := []string{face, e.name, "", first()}
+	row := []string{adapter, e.name, "", first()}
 	time.Sleep(15 * time.Second) // the store is back, and no lease has run out
 	rec := w.record()
 	row[2] = rec.State.String()
@@ -249,8 +249,8 @@ func end(t *testing.T, face string, e ending) []string {
 }
 
 // ask returns how an adapter asks for the operation first, and how again.
-func (w *world) ask(face string) (first, next func() string) {
-	mode, name, _ := strings.Cut(face, " ")
+func (w *world) ask(adapter string) (first, next func() string) {
+	mode, name, _ := strings.Cut(adapter, " ")
 	inTx := mode == "tx"
 	if mode == "accepted" {
 		return w.accepted(name)
@@ -287,4 +287,9 @@ func (w *world) accepted(kind string) (first, next func() string) {
 func short(answer string) string {
 	fields := strings.Fields(answer)
 	return strings.Join(slices.DeleteFunc(fields, func(s string) bool { return strings.HasPrefix(s, "{") }), " ")
+}
+
+// takesStep reports whether the ending is about a step.
+func takesStep(e ending) bool {
+	return strings.HasPrefix(e.name, "step") || strings.HasPrefix(e.name, "open step")
 }

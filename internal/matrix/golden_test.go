@@ -62,7 +62,7 @@ func ended(f func()) (how string) {
 		how = "the goroutine ends"
 		defer func() {
 			if v := recover(); v != nil {
-				how = "the panic goes on"
+				how = "the panic continues"
 			}
 		}()
 		f()

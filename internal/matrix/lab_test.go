@@ -18,16 +18,16 @@ const (
 	sound      fault = iota
 	down             // nothing is done
 	unanswered       // it is done, and no answer comes
-	undone           // a COMMIT is not done, and nobody can know
+	undone           // a COMMIT fails without a reply
 )
 
 var errDown = errors.New("the store does not answer")
 
-// lab is the memory store with faults, and with transactions: what is written
-// through one is done when it is committed.
+// lab is the memory store with faults, and with transactions: a write
+// through one takes effect at its commit.
 type lab struct {
 	*memory.Store
-	hurt func(store.Record) store.Record // what a reader gets; nil: what is there
+	hurt func(store.Record) store.Record // the record that a reader gets; nil: the stored one
 
 	mu    sync.Mutex
 	fault fault

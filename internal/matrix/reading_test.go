@@ -24,12 +24,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-const readingHead = `# What each face makes of an outcome that stands. One line a cell; see the package's
+const readingHead = `# How each adapter replays a stored outcome. One line a cell; see the package's
 # comment.
 #
 # who wrote the outcome, what became of it since, the record, who reads it, what the
 # reader says. No reader runs anything: a line that ends with RAN is a second
-# execution. With the key, what is encrypted reads as what is not, and has no lines.
+# execution. With the key, encrypted outcomes read as others, and have no lines.
 # A webhook has another fingerprint than a request: each takes the other's for a
 # mismatch, and only that of a webhook is read by webhooks here. An operator is shown
 # the result; the status is the resource of stethttp.Async.

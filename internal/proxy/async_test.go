@@ -244,7 +244,7 @@ func TestRetryAfterOfTheServiceIsHeeded(t *testing.T) {
 	}
 }
 
-// TestWorkerOfAServiceThatSettles: what is settled is the outcome, and what is not is sent
+// TestWorkerOfAServiceThatSettles: a settled operation has its outcome, and an unsettled one is sent
 // again, with another claim.
 func TestWorkerOfAServiceThatSettles(t *testing.T) {
 	var n atomic.Int32
@@ -307,7 +307,7 @@ func TestServiceTellsItsProgressAndLearnsOfACancellation(t *testing.T) {
 	}
 	report(`{"fraction":1}`)
 	if got := <-told; !strings.HasPrefix(got, "409") {
-		t.Errorf("progress of what has ended: %s", got)
+		t.Errorf("progress of an ended operation: %s", got)
 	}
 }
 
@@ -337,9 +337,9 @@ func TestStatusIsShownToItsScopeOnly(t *testing.T) {
 	}
 }
 
-// TestStatusIsShownToThoseOnlyWhoAreAuthorized: what is known of an operation, too, and the
-// service, which is none of them, can say how far it is.
-func TestStatusIsShownToThoseOnlyWhoAreAuthorized(t *testing.T) {
+// TestStatusIsShownToAuthorizedCallersOnly: so is the existence of an operation. The
+// service needs no authorization to report its progress.
+func TestStatusIsShownToAuthorizedCallersOnly(t *testing.T) {
 	begun, end := make(chan http.Header), make(chan struct{})
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestAcceptedRequestIsSentByteForByte: also what is no UTF-8.
+// TestAcceptedRequestIsSentByteForByte: also bytes that are not UTF-8.
 func TestAcceptedRequestIsSentByteForByte(t *testing.T) {
 	const content = "\x00{\xff\r\n"
 	got, bodies := make(chan *http.Request, 10), make(chan string, 10)
@@ -62,7 +62,7 @@ func TestRequestThatCannotBeSentIsNotAccepted(t *testing.T) {
 	}
 }
 
-// TestServiceLearnsHowTheCallerCame: over TLS, or as what is before the proxy says.
+// TestServiceLearnsHowTheCallerCame: over TLS, or as a gateway in front of the proxy says.
 func TestServiceLearnsHowTheCallerCame(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, "", ""))
@@ -120,9 +120,9 @@ func TestReloadEndsNoRun(t *testing.T) {
 	}
 }
 
-// TestOperationsThatNoRouteHandsOverAreToldOf: what was accepted is not forgotten with its
-// route, nor where nothing works for it.
-func TestOperationsThatNoRouteHandsOverAreToldOf(t *testing.T) {
+// TestOperationsWithoutARouteAreReported: accepted operations are not forgotten with their
+// route, nor if no worker runs.
+func TestOperationsWithoutARouteAreReported(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	other := strings.Replace(orders(s.URL, "", ""), "path: /payments", "path: /parcels", 1)
 	for name, yaml := range map[string]string{

@@ -41,7 +41,7 @@ func TestNothingOfAnAcceptedOperationIsLogged(t *testing.T) {
 	}
 }
 
-// TestAcceptedOperationIsEncrypted: what is kept of the request, and what the service says of
+// TestAcceptedOperationIsEncrypted: the stored request, and the service's messages about
 // its progress.
 func TestAcceptedOperationIsEncrypted(t *testing.T) {
 	begun, end := make(chan http.Header), make(chan struct{})
@@ -69,7 +69,7 @@ func TestAcceptedOperationIsEncrypted(t *testing.T) {
 	}
 }
 
-// TestMethodsOfAcceptedOperations: those that have no content, too.
+// TestMethodsOfAcceptedOperations: methods without content, too.
 func TestMethodsOfAcceptedOperations(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)

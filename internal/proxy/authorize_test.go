@@ -80,7 +80,7 @@ func TestAuthorizationThatDoesNotAnswerFailsClosed(t *testing.T) {
 	}
 }
 
-// Nobody learns from the proxy whether a key is in use who may not ask about it.
+// A caller without authorization does not learn from the proxy whether a key is in use.
 func TestWhoIsNotAllowedLearnsNothingOfAKey(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	s := guardedService(t, func(w http.ResponseWriter, r *http.Request) {

@@ -85,14 +85,14 @@ func BenchmarkProxy(b *testing.B) {
 	}
 }
 
-// pool lends buffers, as the proxy does.
+// pool reuses buffers, as the proxy does.
 type pool struct{}
 
-var lent = make(chan []byte, 256)
+var buffers = make(chan []byte, 256)
 
 func (pool) Get() []byte {
 	select {
-	case b := <-lent:
+	case b := <-buffers:
 		return b
 	default:
 		return make([]byte, 32<<10)
@@ -101,7 +101,7 @@ func (pool) Get() []byte {
 
 func (pool) Put(b []byte) {
 	select {
-	case lent <- b:
+	case buffers <- b:
 	default:
 	}
 }

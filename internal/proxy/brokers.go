@@ -82,7 +82,7 @@ func (d *dialing) do(connect func() error) error {
 // amqp returns the sender of a target of AMQP.
 func (t *Target) amqp() (sender, error) {
 	if _, err := rabbit.ParseURI(t.By); err != nil { // its text has the password
-		return nil, at("by", "%q is no URL of AMQP; write amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded", redact(t.By))
+		return nil, at("by", "%q is no URL of AMQP; write amqp://user:password@host:5672/vhost, with special characters in a part percent-encoded", redact(t.By))
 	}
 	var d dialing
 	p, err := amqp.NewPublisher(amqp.PublisherOptions{Exchange: t.Exchange, Dial: func(context.Context) (conn *rabbit.Connection, err error) {

@@ -84,7 +84,7 @@ func TestNewRecordsAreBounded(t *testing.T) {
 		}
 	}
 	if n := s.count("3"); n != 0 {
-		t.Errorf("what was refused was sent %d times", n)
+		t.Errorf("a refused request was sent %d times", n)
 	}
 	if n := strings.Count(f.log.String(), "new_records is used up"); n != 1 {
 		t.Errorf("%d lines in the log: %s", n, f.log)

@@ -164,7 +164,7 @@ func redact(raw string) string {
 	if u, err := url.Parse(raw); err == nil && (u.User != nil || !strings.Contains(raw, "@")) {
 		return u.Redacted()
 	}
-	return "what is written there"
+	return "this value"
 }
 
 func (c *Config) checkListeners() error {

@@ -60,7 +60,7 @@ func TestKeyInTheContentOfANearPathIsProtected(t *testing.T) {
 	}
 }
 
-// What has its key in the content gets no replay either, once its credentials are revoked.
+// A request with its key in the content gets no replay either, once its credentials are revoked.
 func TestRevokedCredentialsGetNoReplayOfAKeyInTheContent(t *testing.T) {
 	var revoked atomic.Bool
 	s := guardedService(t, func(w http.ResponseWriter, _ *http.Request) {

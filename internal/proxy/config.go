@@ -113,7 +113,7 @@ type Route struct {
 	Wait      Duration  `yaml:"wait"`
 	MaxWait   Duration  `yaml:"max_wait"`
 	Retention Retention `yaml:"retention"`
-	Stale     string    `yaml:"stale" oneof:"park take-over fail"`
+	Stale     string    `yaml:"stale" oneof:"unknown take-over fail"`
 	Verify    *Verify   `yaml:"verify"`
 
 	KeepScope bool   `yaml:"keep_scope"`

@@ -62,7 +62,7 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 		"no YAML":             {"a: [\n", []string{"stet.yaml:"}},
 		"no duration":         {head + "drain: soon\n", []string{"stet.yaml:2: ", `"soon" is no duration`}},
 		"negative duration":   {head + "drain: -3s\n", []string{"stet.yaml:2: ", "negative"}},
-		"no time at all":      {head + "routes:\n  - path: /a\n    lease: 0s\n", []string{"stet.yaml:4: ", "must be longer than zero"}},
+		"no time":             {head + "routes:\n  - path: /a\n    lease: 0s\n", []string{"stet.yaml:4: ", "must be longer than zero"}},
 		"too many days":       {head + "drain: 99999999999d\n", []string{"stet.yaml:2: ", "no duration"}},
 		"lease too short":     {head + "routes:\n  - path: /a\n    lease: 1ms\n", []string{"stet.yaml:4: routes[0].lease: ", "it must be 50ms to 24h"}},
 		"lease over result":   {head + "routes:\n  - path: /a\n    lease: 1h\n    retention: {result: 1m}\n", []string{"stet.yaml:4: routes[0].lease: ", "longer than"}},
@@ -74,7 +74,7 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 		"no path":             {head + "routes:\n  - methods: [POST]\n", []string{"stet.yaml:3: routes[0].path: "}},
 		"bad pattern":         {head + "routes:\n  - path: /{a\n", []string{"stet.yaml:3: routes[0].path: "}},
 		"bad method":          {head + "routes:\n  - path: /a\n    methods: [P OST]\n", []string{"stet.yaml:4: routes[0].methods: "}},
-		"bad stale":           {head + "routes:\n  - path: /a\n    stale: retry\n", []string{"stet.yaml:4: routes[0].stale: ", "none of park"}},
+		"bad stale":           {head + "routes:\n  - path: /a\n    stale: retry\n", []string{"stet.yaml:4: routes[0].stale: ", "none of unknown"}},
 		"bad key":             {head + "routes:\n  - path: /a\n    key: maybe\n", []string{"stet.yaml:4: routes[0].key: "}},
 		"bad header":          {head + "routes:\n  - path: /a\n    key_header: a b\n", []string{"stet.yaml:4: routes[0].key_header: "}},
 		"bad status":          {head + "routes:\n  - path: /a\n    unknown: [42]\n", []string{"stet.yaml:4: routes[0].unknown: 42"}},
@@ -94,8 +94,8 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 		"open admin":          {head + "admin:\n  listen: :9090\n", []string{"stet.yaml:3: admin.token: required"}},
 		"bad variable":        {head + "store: ${NOWHERE}\n", []string{"stet.yaml:2: ", "NOWHERE is not set"}},
 		"bare dollar":         {head + "store: $HOME\n", []string{"stet.yaml:2: ", "$$"}},
-		"nothing at all":      {"", []string{"stet.yaml: empty"}},
-		"who without scheme":  {"upstream: {url: 'user:password@host'}\n", []string{"upstream.url: \"what is written there\""}},
+		"empty":               {"", []string{"stet.yaml: empty"}},
+		"who without scheme":  {"upstream: {url: 'user:password@host'}\n", []string{"upstream.url: \"this value\""}},
 		"two documents":       {head + "---\n" + head, []string{"more than one document"}},
 	} {
 		t.Run(name, tc.isAnError)
@@ -185,7 +185,7 @@ func TestReferenceTellsTheTruthAboutDefaults(t *testing.T) {
 		"max_body":   int64(r.MaxBody) == stethttp.DefaultMaxBody,
 		"max_result": int(r.MaxResult) == p.MaxResult,
 		"false":      !r.Pass && !r.StrictKey && !r.FoldKeyCase && !r.StoreSetCookie && !r.FailOpen && !c.Forwarded && !c.Encryption.AcceptPlain,
-		"words":      r.Key == "required" && r.Stale == "park",
+		"words":      r.Key == "required" && r.Stale == "unknown",
 	} {
 		if !same {
 			t.Errorf("%s is not the default", name)
@@ -232,7 +232,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		t.Error("the new route is not protected")
 	}
 	if r := f.post("k", "{}"); !r.replayed() || r.body != first.body {
-		t.Errorf("what was stored before: %d %s", r.status, r.body)
+		t.Errorf("the earlier outcome: %d %s", r.status, r.body)
 	}
 }
 

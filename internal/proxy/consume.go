@@ -50,7 +50,7 @@ type Consume struct {
 	Lease       Duration  `yaml:"lease"`
 	Timeout     Duration  `yaml:"timeout"`
 	Retention   Retention `yaml:"retention"`
-	Stale       string    `yaml:"stale" oneof:"park take-over fail"`
+	Stale       string    `yaml:"stale" oneof:"unknown take-over fail"`
 	Verify      *Verify   `yaml:"verify"`
 	Settles     string    `yaml:"settles" oneof:"proxy service"`
 	NotExecuted []int     `yaml:"not_executed"`
@@ -139,7 +139,7 @@ func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundT
 func (m *Consume) check() (errs []error) {
 	wrong := func(field, format string, args ...any) { errs = append(errs, at(field, format, args...)) }
 	if m.Name == "" {
-		wrong("name", "required: what are its operations called in metrics and logs?")
+		wrong("name", "required: the name of its operations in metrics and logs")
 	}
 	for _, err := range split(m.source().Check()) {
 		if f, ok := errors.AsType[*intake.FieldError](err); ok {

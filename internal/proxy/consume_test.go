@@ -32,7 +32,7 @@ func TestMessagesThatCannotBeConsumedAreErrorsWithTheirLine(t *testing.T) {
 		"no group":           {"name: x, from: 'kafka://h:9092', topics: [t], dead_letter: d, post: /e", "consume[0].group: required"},
 		"no port":            {"name: x, from: 'kafka://h', topics: [t], group: g, dead_letter: d, post: /e", "consume[0].from: it must be like kafka://host:9092"},
 		"user without sasl":  {strings.Replace(ofKafka, "kafka://", "kafka://u:hunter2@", 1), "consume[0].from: a user and ?sasl="},
-		"password in clear":  {strings.Replace(ofKafka, "kafka://h:9092,i:9092", "kafka://u:hunter2@h:9092?sasl=plain", 1), "consume[0].from: plain would send the password as it is"},
+		"password in clear":  {strings.Replace(ofKafka, "kafka://h:9092,i:9092", "kafka://u:hunter2@h:9092?sasl=plain", 1), "consume[0].from: plain would send the password unencrypted"},
 		"dead topic":         {strings.Replace(ofKafka, "[t]", "[t, dead]", 1), "consume[0].dead_letter: it is among topics"},
 		"no queue of SQS":    {"name: x, from: 'https://example.com/', dead_letter: 'https://h/1/d', post: /e", "consume[0].from: it must be the URL of a queue of SQS"},
 		"order of SQS":       {ofSQS + ", ordered: true", "consume[0].ordered: SQS keeps an order in FIFO queues only"},

@@ -34,13 +34,13 @@ func TestWhatCannotWorkTogetherIsRefused(t *testing.T) {
 		"to itself":                {"upstream:\n  url: http://localhost:8080\n", []string{"stet.yaml:2: upstream.url: that is where the proxy itself listens"}},
 		"to itself, by default":    {"upstream:\n  url: http://127.0.0.1/x\nlisten: :80\n", []string{"stet.yaml:2: upstream.url: that is where the proxy itself listens"}},
 		"to its operators":         {"upstream:\n  url: http://127.0.0.1:9090\n", []string{"stet.yaml:2: upstream.url: that is where the proxy itself listens for operators"}},
-		"certificates of nobody":   {head + "scope: mtls\n", []string{"stet.yaml:2: scope: a client without a verified certificate is refused: set tls.client_ca"}},
+		"certificates without CA":  {head + "scope: mtls\n", []string{"stet.yaml:2: scope: a client without a verified certificate is refused: set tls.client_ca"}},
 		"unverified certificates":  {head + "tls: {certificate: " + certFile + ", key: " + keyFile + "}\nroutes: [{path: /a, scope: [host, 'mtls:uri']}]\n", []string{"stet.yaml:3: routes[0].scope: a client without"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.isAnError(t)
 			if _, err := parse(t, tc.yaml, nil); err != nil && strings.Count(err.Error(), "\n") != len(tc.want)-1 && name != "drain under a timeout" && name != "body over memory" && name != "worker without a store" {
-				t.Errorf("more is refused than what is wrong: %v", err)
+				t.Errorf("valid fields are refused, too: %v", err)
 			}
 		})
 	}

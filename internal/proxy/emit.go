@@ -36,7 +36,7 @@ const reasonHeader = "reason"
 type emits struct {
 	log     *slog.Logger
 	refused atomic.Uint64 // values that are no messages
-	lost    atomic.Uint64 // those that could not be kept
+	lost    atomic.Uint64 // messages that could not be stored
 
 	sayRefused, sayUnrouted, sayUnstored, sayUnprotected seldom
 }

@@ -470,7 +470,7 @@ func TestRelayThatCannotWorkIsRefused(t *testing.T) {
 		"relay: {targets: [{by: http://a}, {to: b, by: http://b}]}":                             "targets[1].to",
 		"relay: {retry: 10ms, targets: [{by: http://a}]}":                                       "relay.retry",
 		"relay: {source: 'a b', targets: [{by: http://a}]}":                                     "relay.source",
-		"relay: {targets: [{by: 'http://me:secret@a b/'}]}":                                     "what is written there",
+		"relay: {targets: [{by: 'http://me:secret@a b/'}]}":                                     "this value",
 		"relay: {targets: [{to: 'a', by: http://a}, {by: http://b}, {to: '**', by: http://c}]}": "targets[2].to",
 	} {
 		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped("upstream: {url: http://a}\n"+yaml+"\n")), nil)

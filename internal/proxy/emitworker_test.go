@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// What a service answers to a worker counts as what it answers to a client: only the run
+// An answer to a worker counts as an answer to a client: only the run
 // that is settled emits.
 func TestServiceEmitsWhatItAnswersToAWorker(t *testing.T) {
 	h := newHook(t)

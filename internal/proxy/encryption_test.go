@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// newSecret is what is in the file of a key.
+// newSecret is the content of a key file.
 func newSecret(t *testing.T) string {
 	t.Helper()
 	var b [32]byte
@@ -70,7 +70,7 @@ func TestStoredResponsesAreEncryptedAndKeysRotateWhileTheProxyRuns(t *testing.T)
 	for _, tc := range []struct {
 		keys     string
 		replayed string // keys whose responses can be read
-		lost     string // and those that cannot
+		lost     string // and the ones that cannot
 	}{
 		{"encryption: {keys: [@a]}\n", "", "plain"}, // it may be forged
 		{"encryption: {keys: [@a], accept_plain: true}\n", "plain 0", ""},

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// service is an upstream that counts what it executes, by key.
+// service is an upstream that counts its executions, by key.
 type service struct {
 	*httptest.Server
 	mu   sync.Mutex

@@ -7,7 +7,7 @@ import (
 	"github.com/stet-go/stet/internal/proxy"
 )
 
-// FuzzParse: whatever is in the file, reading it ends with a configuration that can
+// FuzzParse: for any content of the file, reading it ends with a configuration that can
 // be checked or with an error that has no secret.
 func FuzzParse(f *testing.F) {
 	const secret = "hunter2-of-the-environment"
@@ -22,7 +22,7 @@ func FuzzParse(f *testing.F) {
 			err = c.Check()
 		}
 		if err != nil && strings.Contains(err.Error(), secret) {
-			t.Errorf("the error has what came from the environment: %v", err)
+			t.Errorf("the error has values from the environment: %v", err)
 		}
 	})
 }

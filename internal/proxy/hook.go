@@ -126,7 +126,7 @@ func lane(m stet.Message) string {
 }
 
 // publish implements sender. Messages with one key are sent one after the other, and none
-// after one that was not taken; others at the same time.
+// after a message that failed; others at the same time.
 func (h *hook) publish(ctx context.Context, messages []stet.Message, results *publishResults) error {
 	lanes := make(map[string][]stet.Message)
 	for _, m := range messages {

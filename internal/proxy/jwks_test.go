@@ -55,7 +55,7 @@ func set(t *testing.T, file string, keys ...key) {
 	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(file+".new", file); err != nil { // as one that is read in the meantime should be replaced
+	if err := os.Rename(file+".new", file); err != nil { // as for a file that is read in the meantime
 		t.Fatal(err)
 	}
 }
@@ -119,11 +119,11 @@ func TestTokenIsVerifiedWithTheKeyThatItNames(t *testing.T) {
 		"ECDSA":               {token(t, jwt.SigningMethodES384, "ec", ec), true},
 		"another's name":      {token(t, jwt.SigningMethodEdDSA, "rs", ed), false},
 		"no name":             {token(t, jwt.SigningMethodEdDSA, "", ed), false},
-		"unknown name":        {token(t, jwt.SigningMethodEdDSA, "nobody", ed), false},
+		"unknown name":        {token(t, jwt.SigningMethodEdDSA, "unused", ed), false},
 		"not for signatures":  {token(t, jwt.SigningMethodRS256, "enc", rs), false},
 		"another algorithm":   {token(t, jwt.SigningMethodRS512, "rs", rs), false},
 		"public as secret":    {token(t, jwt.SigningMethodHS256, "ed", []byte(ed.Public().(ed25519.PublicKey))), false},
-		"what is critical":    {critical(t, ed), false},
+		"a critical field":    {critical(t, ed), false},
 		"none":                {token(t, jwt.SigningMethodNone, "ed", jwt.UnsafeAllowNoneSignatureType), false},
 		"another's signature": {token(t, jwt.SigningMethodEdDSA, "ed", ed)[:40] + token(t, jwt.SigningMethodEdDSA, "ed", ed)[41:], false},
 	} {
@@ -150,7 +150,7 @@ func TestKeysOfTokensAreReadAgainWhenTheirFileHasChanged(t *testing.T) {
 	if got := status(before); got != 403 {
 		t.Errorf("the key that was taken out still counts: %d", got)
 	}
-	// What is no set of keys changes nothing, and is said.
+	// A file that is not a set of keys changes nothing, and is logged.
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestWrongSetsOfKeysAreErrors(t *testing.T) {
 	}
 }
 
-// Two callers that use the same key are told apart by it, also when the service is
+// It distinguishes two callers that use the same key, also when the service is
 // asked what became of an operation.
 func TestVerifierIsToldTheScope(t *testing.T) {
 	l := newLedger(t)

@@ -38,7 +38,7 @@ func (j *JWT) check(vouched bool) error {
 	case sources > 1:
 		return errors.New("jwt: one of jwks_file, key_file and secret, not more")
 	case sources == 0 && !vouched && (header == "" || header == "Authorization"):
-		return errors.New("jwt: an unverified token is not evidence: give jwks_file, key_file or secret; or authorize, so that the service verifies it; or as header the name of one that a gateway sets after it has verified the token")
+		return errors.New("jwt: an unverified token is not evidence: give jwks_file, key_file or secret; or authorize, so that the service verifies it; or as header the name of a header that a gateway sets after it has verified the token")
 	case sources == 0 && (j.Issuer != "" || j.Audience != "" || j.AllowEndless):
 		return errors.New("jwt: issuer, audience and expiry are checked together with the signature; give jwks_file, key_file or secret")
 	case j.Secret != "" && len(j.Secret) < minSecret:

@@ -32,7 +32,7 @@ func (f *front) dial(request string) net.Conn {
 	return c
 }
 
-// rest is what comes until the connection ends.
+// rest returns all bytes until the connection ends.
 func rest(t *testing.T, c net.Conn) string {
 	t.Helper()
 	b, err := io.ReadAll(c)
@@ -58,7 +58,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 	}
 	stettest.Eventually(t, "those to be refused that are too many", func() bool { return f.proxy.Counts().Busy >= 25 })
 	if n := f.proxy.Counts().InHand; n > 4<<20 {
-		t.Errorf("%d bytes are in hand", n)
+		t.Errorf("%d bytes are in use", n)
 	}
 	var refused atomic.Int64
 	var wg sync.WaitGroup
@@ -75,7 +75,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 			refused.Add(1)
 		})
 	}
-	stettest.Eventually(t, "20 of 40 to be told that the proxy is busy", func() bool { return refused.Load() >= 20 })
+	stettest.Eventually(t, "20 of 40 to be refused as busy", func() bool { return refused.Load() >= 20 })
 	for _, c := range all {
 		_ = c.Close()
 	}
@@ -140,7 +140,7 @@ func TestUploadOfAProtectedRequestHasAnEnd(t *testing.T) {
 	}
 }
 
-// The content is there; what is waited for is another request.
+// The content is there; the wait is for another request.
 func TestDuplicateMayWaitLongerThanAnUpload(t *testing.T) {
 	t.Parallel()
 	arrived, leave := make(chan struct{}), make(chan struct{})
@@ -150,7 +150,7 @@ func TestDuplicateMayWaitLongerThanAnUpload(t *testing.T) {
 	go func() { answers <- f.post("k", "{}") }()
 	<-arrived
 	go func() { answers <- f.post("k", "{}") }()
-	stettest.Eventually(t, "both to be under way", func() bool { return f.proxy.Counts().InHand > 2*16<<10 })
+	stettest.Eventually(t, "both to be in progress", func() bool { return f.proxy.Counts().InHand > 2*16<<10 })
 	time.AfterFunc(9*time.Second, func() { close(leave) })
 	for range 2 {
 		if r := <-answers; r.status != 200 {
@@ -210,7 +210,7 @@ func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
 			t.Errorf("%s: the record is %v", key, got)
 		}
 		if r := f.post(key, ""); r.status != 410 {
-			t.Errorf("%s: a retry is told %d %s", key, r.status, r.body)
+			t.Errorf("%s: a retry gets %d %s", key, r.status, r.body)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func TestDrainingWaitsForNoClientThatIsStuck(t *testing.T) {
 	f.dial("GET /report HTTP/1.1\r\nHost: x\r\n\r\n")
 	f.dial(fmt.Sprintf(half, "k") + "half")
 	f.dial("PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf")
-	stettest.Eventually(t, "them to be under way", func() bool { return f.proxy.Counts().InHand >= 3*16<<10 })
+	stettest.Eventually(t, "them to be in progress", func() bool { return f.proxy.Counts().InHand >= 3*16<<10 })
 	began := time.Now()
 	f.proxy.Drain()
 	f.empty()

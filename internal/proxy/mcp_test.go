@@ -401,7 +401,7 @@ func TestWhatAVerifierOfToolsFindsIsAResult(t *testing.T) {
 	})
 	f := s.front(t, fmt.Sprintf("    verify: {url: '%s/v', after: 0s}\n", verifier.URL))
 	if name, _, _ := f.call("1", `"k1"`, `{}`).refusal(t); name != "outcome-unknown" {
-		t.Errorf("the first is told %s", name)
+		t.Errorf("the first gets %s", name)
 	}
 	want := `{"jsonrpc":"2.0","id":2,"result":{"_meta":{"io.github.stet-go/replayed":true},"content":[{"type":"text","text":"{\"paid\":true}"}],"structuredContent":{"paid":true}}}`
 	if r := f.call("2", `"k1"`, `{}`); r.body != want {

@@ -76,15 +76,15 @@ func TestRequestWhoseConnectionBreaksIsExecutedOnceAndThenUnknown(t *testing.T) 
 						if s.count(key) != 1 {
 							t.Fatalf("executed %d times", s.count(key))
 						}
-						// What had been sent of a stream cannot be taken back.
+						// The sent part of a stream cannot be recalled.
 						if first.err == nil && (first.status != 504 || first.problem() != "outcome-unknown") {
-							t.Fatalf("the first is told %d %s", first.status, first.body)
+							t.Fatalf("the first gets %d %s", first.status, first.body)
 						}
 						if got := f.state(key); got != store.Unknown {
 							t.Fatalf("the record is %v", got)
 						}
 						if again := f.post(key, body); again.status != 504 || again.problem() != "outcome-unknown" {
-							t.Fatalf("the retry is told %d %s (%v)", again.status, again.body, again.err)
+							t.Fatalf("the retry gets %d %s (%v)", again.status, again.body, again.err)
 						}
 						if s.count(key) != 1 {
 							t.Fatalf("the retry was executed")
@@ -119,7 +119,7 @@ func TestUnprotectedRequestsAreNotSentTwiceEither(t *testing.T) {
 	}
 }
 
-// Whoever has closed the proxy may close the store.
+// After closing the proxy, the caller may close the store.
 func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	var ended atomic.Bool
@@ -183,7 +183,7 @@ func TestClientThatLeavesDoesNotStopTheOperation(t *testing.T) {
 		<-leave
 		select {
 		case <-r.Context().Done():
-			t.Error("the service was told that the client has left")
+			t.Error("the service's request ended with the client")
 		default:
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -225,7 +225,7 @@ func TestOperationThatTakesTooLongIsUnknown(t *testing.T) {
 	}
 }
 
-// What is on the wire, byte for byte, because services are written in every way.
+// The bytes on the wire, because services are written in every way.
 func TestEmptyContentHasALengthOfZeroOnTheWire(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -350,8 +350,8 @@ func field(n *yaml.Node, name string) *yaml.Node {
 	return merged
 }
 
-// Schema is the JSON schema of a configuration, for editors: what Parse takes, with the
-// words of Reference. Check knows more.
+// Schema is the JSON schema of a configuration, for editors: the input of Parse, with the
+// texts of Reference. Check knows more.
 //
 //go:embed schema.json
 var Schema string

@@ -98,8 +98,8 @@ func TestRootOfAProtectedTreeIsProtected(t *testing.T) {
 	}
 }
 
-// Where the header that says whose key it is does not reach the service, the
-// service would execute the operation for somebody else.
+// If the header with the owner of the key does not reach the service, the
+// service would execute the operation for another owner.
 func TestConnectionHeaderCannotHideTheScope(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	for scope, names := range map[string][]string{
@@ -188,7 +188,7 @@ func TestServerSentEventsArriveAsTheyAreSent(t *testing.T) {
 		next <- struct{}{}
 	}
 	_ = res.Body.Close()
-	for range next { // closed when the service has heard of it
+	for range next { // closed when the service has received it
 	}
 }
 
@@ -243,7 +243,7 @@ func TestResponsesPassAsTheyAre(t *testing.T) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Add("X-List", "a, b")
 		w.Header().Add("X-List", "c")
-		w.Header().Set("Content-Encoding", "gzip") // it is not: nobody may look
+		w.Header().Set("Content-Encoding", "gzip") // it is not: the proxy must not decode it
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = w.Write(payload)
 		w.Header().Set("X-Sum", "42")

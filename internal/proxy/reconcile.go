@@ -173,7 +173,7 @@ func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Resolutio
 	if v == nil {
 		return stet.CannotKnow(), fmt.Errorf("proxy: the class %q has no verifier", st.Op.Class)
 	}
-	verdict, err := v.verify(ctx, st)
+	resolution, err := v.verify(ctx, st)
 	r.mu.Lock()
 	if r.asked++; errors.Is(err, errUnanswered) {
 		r.unanswered[st.Op.Class]++
@@ -185,7 +185,7 @@ func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Resolutio
 	if r.progress != nil {
 		r.progress(asked)
 	}
-	return verdict, err
+	return resolution, err
 }
 
 // once makes a pass.
@@ -245,7 +245,7 @@ type ReconcileOptions struct {
 
 // ReconcileOnce makes one pass of Config.Reconcile without a running Proxy, for cron. If the
 // configuration has no Reconcile, its defaults apply. The error lists all errors of the
-// configuration, or says why the pass ended early; did reports what was done before that.
+// configuration, or says why the pass ended early; did reports the work before that.
 func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOptions) (did Reconciled, err error) {
 	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
 	with := *c

@@ -33,14 +33,14 @@ routes:
     verify: {url: /happened, after: 0s}
 `
 
-// till is a service that finds what it has done by scope and key, as most would.
+// till is a service that finds its payments by scope and key, as most would.
 type till struct {
 	*service
 	charges map[[2]string]string
 	asked   []http.Header
 }
 
-// newTill returns a till that breaks off what it is asked for. "lost" is broken off before
+// newTill returns a till that breaks off requests. "lost" is broken off before
 // anything is done, and "fine" is not broken off.
 func newTill(t *testing.T) *till {
 	l := &till{charges: map[[2]string]string{}}
@@ -99,8 +99,8 @@ func (f *front) once(yaml string, o proxy.ReconcileOptions) proxy.Reconciled {
 	return did
 }
 
-// Two tenants use the same key, and one's payment happened. That is what each retry is
-// told, and nothing else.
+// Two tenants use the same key, and one's payment happened. That is the only fact that each retry
+// gets.
 func TestReconcilerAsksAboutTheOperationOfItsScope(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(secret, []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))), 0o600); err != nil {
@@ -146,7 +146,7 @@ func TestReconcilerAsksAboutTheOperationOfItsScope(t *testing.T) {
 	}
 }
 
-// A service that looks for an empty key finds nothing, whatever has happened.
+// A service that searches for an empty key finds nothing, also if it was paid.
 func TestReconcilerDoesNotAskWithoutAKey(t *testing.T) {
 	for _, scope := range []string{"", "keep_scope: true"} { // when the record was made
 		l := newTill(t)
@@ -198,7 +198,7 @@ func TestReconcilerLeavesRoutesWithoutAVerifierAlone(t *testing.T) {
 	}
 }
 
-// What was not answered clearly stays unknown, whatever Stale says.
+// Without a clear answer the operation stays unknown, for any Stale.
 func TestReconcilerTakesNoUnclearAnswer(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"a 404 of a router": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) },
@@ -212,7 +212,7 @@ func TestReconcilerTakesNoUnclearAnswer(t *testing.T) {
 		},
 		"none": func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() },
 	} {
-		for _, stale := range []string{"park", "take-over", "fail"} {
+		for _, stale := range []string{"unknown", "take-over", "fail"} {
 			s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					_ = conn(r).Close()
@@ -307,7 +307,7 @@ func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
 }
 
 // A service that finds operations by its own reference is not asked, on a retry either,
-// about one that has none.
+// about an operation without a reference.
 func TestVerifierIsAskedByTheReference(t *testing.T) {
 	for where, c := range map[string]struct{ body, header string }{"/order/id": {`{"order": {"id": "ö 7"}}`, "none"}, "header:x-order": {"{}", "ö 7"}} {
 		var happened sync.Map // a set

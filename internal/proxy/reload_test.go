@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// changeable are the fields that a reload changes. One that is not among them must be
-// refused when it is another than before.
+// changeable are the fields that a reload changes. Any other field must be
+// refused when its value differs.
 var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "token_scope", "authorize", "encryption", "new_records", "reconcile", "relay", "consume", "routes", "unrouted",
 	"replayed_header", "retry_after", "problem_base", "worker", "admin.tokens", "admin.token", "admin.token_file", "limits.waiters", "store.timeout", "store.sweep_every"}
 
@@ -38,7 +38,7 @@ func fill(v reflect.Value) {
 			}
 		}
 	default:
-		panic("what is another " + v.Type().String() + "?")
+		panic("no other value of type " + v.Type().String())
 	}
 }
 
@@ -111,7 +111,7 @@ func TestReloadNamesAllFieldsThatCannotChangeWithTheirLines(t *testing.T) {
 	if n := strings.Count(err.Error(), "cannot change"); n != len(want) {
 		t.Errorf("%d fields are named, want %d: %v", n, len(want), err)
 	}
-	// What is said in another way is the same.
+	// The same value in another notation is no change.
 	if err := read(strings.Replace(before, "store:\n  url: s.db\n  timeout: 3s\n", "store: s.db\n", 1)).unchanged(read(before)); err != nil {
 		t.Error(err)
 	}

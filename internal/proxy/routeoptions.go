@@ -48,7 +48,7 @@ func (r *Route) checkResponses() error {
 	switch {
 	case r.responses() == stethttp.StoreOutcomes:
 	case r.Settles == settlesService:
-		return at("responses", "with settles: service the service decides what is stored; leave it out")
+		return at("responses", "with settles: service the service decides which responses are stored; leave it out")
 	case r.Async != nil:
 		return at("responses", "what the service answers to an accepted operation is an outcome, or the operation is sent again, as its client can correct nothing; leave it out")
 	case r.MCP != nil:

@@ -197,7 +197,7 @@ func (t *routing) whyPassed(rt *route) string {
 }
 
 // named returns the route that matches the request's path. A route that protects has precedence
-// over one that passes.
+// over a route that passes.
 func (t *routing) named(r *http.Request) *route {
 	asSent, _ := t.written.Handler(r) // of another type if it redirects to the clean path
 	rt, _ := asSent.(*route)

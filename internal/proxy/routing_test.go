@@ -52,7 +52,7 @@ func TestKeyedRequestThatNoRouteNamesIsProtected(t *testing.T) {
 	if n := f.proxy.Counts().Unprotected; n != 0 {
 		t.Errorf("%d passed unprotected", n)
 	}
-	// Without a key, it passes as ever.
+	// Without a key, it passes as before.
 	if r := f.send("POST", "/other", "", "{}"); r.status != 200 {
 		t.Errorf("without a key: %d %s", r.status, r.body)
 	}
@@ -77,7 +77,7 @@ func TestSpellingOfARouteIsProtectedByThatRoute(t *testing.T) {
 	}
 }
 
-// What is left open must lead to nothing that is not.
+// An open path must not lead to a protected one.
 func TestPathThatIsEncodedMoreThanOnceIsProtected(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments}, {path: /public/, pass: true}]\n"))

@@ -80,7 +80,7 @@ func (g *generator) object(typ reflect.Type, path string) object {
 	return o
 }
 
-// saying is what is said of a field, there or where the same mapping is explained.
+// saying is the text about a field, there or where the same mapping is explained.
 func (g *generator) saying(path string) saying {
 	for _, at := range []string{path, strings.TrimPrefix(path, "routes[]."), "routes[]." + path} {
 		if said := g.said[at]; said.text != "" || said.standard != nil {
@@ -138,7 +138,7 @@ func (g *generator) value(typ reflect.Type, path string) object {
 	case reflect.Struct:
 		return g.object(typ, path)
 	}
-	panic("what is a " + typ.String() + " in JSON? Say it in (*generator).value")
+	panic("(*generator).value needs the JSON form of " + typ.String())
 }
 
 // saying is what the reference says of a field.
@@ -147,7 +147,7 @@ type saying struct {
 	standard any // its default; nil: not known
 }
 
-// fieldLine is a line with a field: also one that is a comment, as fields are whose
+// fieldLine is a line with a field: also a commented line, for fields whose
 // default cannot be written, and in an item of a list.
 var fieldLine = regexp.MustCompile(`^( *)(# )?(- )?([a-z_][a-z0-9_]*):(?: +(.*))?$`)
 
@@ -164,7 +164,7 @@ type reader struct {
 	all     map[string]saying
 	levels  []level
 	before  []string // comment that no field has followed yet
-	inTable bool     // of words and what they mean; the last line of before is
+	inTable bool     // of words and their meanings; the last line of before is
 	last    string   // the field that the line before has, "" if it has none
 	column  int      // where its comment begins
 }

@@ -55,7 +55,7 @@ func signer(t *testing.T) (public ed25519.PublicKey, private ed25519.PrivateKey,
 const refused = ""
 
 // hasScope sends a request to a proxy whose scope is as yaml says, and finds out
-// what it was taken for: "*" for anything.
+// its interpretation: "*" for any scope.
 func hasScope(t *testing.T, yaml, scope string, header []string) {
 	t.Helper()
 	s := serve(t, false, okHandler)
@@ -95,32 +95,32 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 		header []string
 		scope  string // "*" for any
 	}{
-		"authorization":       {"authorization", []string{"Authorization", "Bearer t"}, "*"},
-		"authorization none":  {"authorization", nil, refused},
-		"header":              {"header:X-Account", []string{"X-Account", "acct_1"}, "acct_1"},
-		"header none":         {"header:X-Account", nil, refused},
-		"header twice":        {"header:X-Account", []string{"X-Account", "acct_1", "X-Account", "acct_2"}, refused},
-		"header mapping":      {"{header: x-account}", []string{"X-Account", "acct_1"}, "acct_1"},
-		"basic":               {"basic", []string{"Authorization", basic("acct_1")}, "acct_1:" + hex.EncodeToString(credentials[:16])},
-		"basic nobody":        {"basic", []string{"Authorization", basic("")}, refused},
-		"basic other":         {"basic", []string{"Authorization", "Bearer x"}, refused},
-		"mtls without":        {"mtls", nil, refused},
-		"jwt":                 {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed}, "acct_1"},
-		"jwt claim":           {"{jwt: {claim: org, key_file: " + keyFile + "}}", []string{"Authorization", "bearer " + signed}, "o1"},
-		"jwt bare":            {"{jwt: {header: X-Token, key_file: " + keyFile + "}}", []string{"X-Token", signed}, "acct_1"},
-		"jwt none":            {"{jwt: {key_file: " + keyFile + "}}", nil, refused},
-		"jwt no such claim":   {"{jwt: {claim: nope, key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed}, refused},
-		"jwt forged":          {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed[:len(signed)-8] + "AAAAAAAA"}, refused},
-		"jwt alg none":        {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, acct)}, refused},
-		"jwt key as secret":   {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(public), acct)}, refused},
-		"jwt expired":         {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), expired)}, refused},
-		"jwt endless":         {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, refused},
-		"jwt endless allowed": {"{jwt: {allow_endless: true, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, "acct_1"},
-		"jwt secret":          {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, "acct_1"},
-		"jwt other issuer":    {"{jwt: {issuer: them, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, refused},
-		"jwt gateway":         {"{jwt: {header: X-Verified}}", []string{"X-Verified", signed}, "acct_1"},
-		"jwt gateway garbage": {"{jwt: {header: X-Verified}}", []string{"X-Verified", "garbage"}, refused},
-		"single-tenant":       {"single-tenant", nil, "single-tenant"},
+		"authorization":        {"authorization", []string{"Authorization", "Bearer t"}, "*"},
+		"authorization none":   {"authorization", nil, refused},
+		"header":               {"header:X-Account", []string{"X-Account", "acct_1"}, "acct_1"},
+		"header none":          {"header:X-Account", nil, refused},
+		"header twice":         {"header:X-Account", []string{"X-Account", "acct_1", "X-Account", "acct_2"}, refused},
+		"header mapping":       {"{header: x-account}", []string{"X-Account", "acct_1"}, "acct_1"},
+		"basic":                {"basic", []string{"Authorization", basic("acct_1")}, "acct_1:" + hex.EncodeToString(credentials[:16])},
+		"basic without a name": {"basic", []string{"Authorization", basic("")}, refused},
+		"basic other":          {"basic", []string{"Authorization", "Bearer x"}, refused},
+		"mtls without":         {"mtls", nil, refused},
+		"jwt":                  {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed}, "acct_1"},
+		"jwt claim":            {"{jwt: {claim: org, key_file: " + keyFile + "}}", []string{"Authorization", "bearer " + signed}, "o1"},
+		"jwt bare":             {"{jwt: {header: X-Token, key_file: " + keyFile + "}}", []string{"X-Token", signed}, "acct_1"},
+		"jwt none":             {"{jwt: {key_file: " + keyFile + "}}", nil, refused},
+		"jwt no such claim":    {"{jwt: {claim: nope, key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed}, refused},
+		"jwt forged":           {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed[:len(signed)-8] + "AAAAAAAA"}, refused},
+		"jwt alg none":         {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, acct)}, refused},
+		"jwt key as secret":    {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(public), acct)}, refused},
+		"jwt expired":          {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), expired)}, refused},
+		"jwt endless":          {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, refused},
+		"jwt endless allowed":  {"{jwt: {allow_endless: true, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, "acct_1"},
+		"jwt secret":           {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, "acct_1"},
+		"jwt other issuer":     {"{jwt: {issuer: them, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, refused},
+		"jwt gateway":          {"{jwt: {header: X-Verified}}", []string{"X-Verified", signed}, "acct_1"},
+		"jwt gateway garbage":  {"{jwt: {header: X-Verified}}", []string{"X-Verified", "garbage"}, refused},
+		"single-tenant":        {"single-tenant", nil, "single-tenant"},
 	} {
 		t.Run(name, func(t *testing.T) { hasScope(t, tc.yaml, tc.scope, tc.header) })
 	}
@@ -199,7 +199,7 @@ func TestWrongScopesAreErrorsWithTheirLine(t *testing.T) {
 	}
 }
 
-// checked returns what is wrong with a configuration.
+// checked returns the errors of a configuration.
 func checked(t *testing.T, yaml string) error {
 	t.Helper()
 	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))

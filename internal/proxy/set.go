@@ -36,7 +36,7 @@ func settings(typ reflect.Type, prefix string) (all []Setting) {
 	return all
 }
 
-// tagged returns the fields of a struct, or of a pointer to one, that a file can have.
+// tagged returns the fields of a struct, or of a pointer to a struct, that a file can have.
 func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for typ.Kind() == reflect.Pointer {
@@ -51,8 +51,8 @@ func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
-// checkFields returns an error for each field of a struct whose value is not one of the words
-// of its tag "oneof", and for each number below zero.
+// checkFields returns an error for each field of a struct whose value is not among the words
+// in its tag "oneof", and for each number below zero.
 func checkFields(v reflect.Value) error {
 	var errs []error
 	v = reflect.Indirect(v)

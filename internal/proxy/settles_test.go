@@ -60,7 +60,7 @@ func TestClaimReachesTheServiceAndWhatItSettlesReachesTheClient(t *testing.T) {
 			t.Errorf("answer %d: %d %q, replayed %v", i, got.status, got.body, got.replayed())
 		}
 		if claim := got.header.Get(proxy.HeaderClaim); claim != "" {
-			t.Errorf("the client is told the claim %q", claim)
+			t.Errorf("the client gets the claim %q", claim)
 		}
 	}
 	if s.count("k") != 1 {
@@ -75,7 +75,7 @@ func TestClaimReachesTheServiceAndWhatItSettlesReachesTheClient(t *testing.T) {
 	}
 }
 
-// It was reached, and its connection breaks: what is in the record counts.
+// It was reached, and its connection breaks: the record decides.
 func TestServiceThatDiesIsToldByItsRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		settled bool
@@ -145,7 +145,7 @@ func TestServiceThatSettlesIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Its time is over: what it has not settled by then it cannot settle any more.
+// Its time is over: it cannot settle any more.
 func TestServiceThatIsTooSlowHasNotExecuted(t *testing.T) {
 	s := newSettling(t, func(_ *settling, _ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // a server sees that its client has gone only when the body is read

@@ -87,8 +87,8 @@ func sendOnce(t *testing.T, to serviceTransport, url string) (*http.Response, *t
 	return res, tr, err
 }
 
-// What was known of a spent connection says nothing of the try after it: there is one, and
-// a service that cannot be reached is told at once.
+// The state of a spent connection says nothing about the next try: there is one, and
+// an unreachable service is reported at once.
 func TestServiceIsDialledOnceInPlaceOfASpentConnection(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
 	defer srv.Close()
@@ -177,7 +177,7 @@ func TestContentIsOfOneTry(t *testing.T) {
 		t.Errorf("the second try sends %q, %v", got, err)
 	}
 	if second.next() != nil {
-		t.Error("what was read goes to another try")
+		t.Error("bytes that were read go to another try")
 	}
 	_ = second.Close()
 	second.end()
@@ -187,6 +187,6 @@ func TestContentIsOfOneTry(t *testing.T) {
 	body, only := request() // and it fails, or is answered before it is sent
 	_ = only.Close()
 	if only.end(); body.closed != 1 {
-		t.Errorf("what was not sent is closed %d times; want once", body.closed)
+		t.Errorf("the unsent body is closed %d times; want once", body.closed)
 	}
 }

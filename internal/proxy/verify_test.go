@@ -24,7 +24,7 @@ routes:
     verify: {url: /happened, after: 0s}
 `
 
-// ledger is a service that knows what it has done, and dies on the way.
+// ledger is a service that records its executions, and dies midway.
 type ledger struct {
 	*service
 	happened map[string]string // by Stet-Operation
@@ -74,7 +74,7 @@ func TestVerifyResolvesWhatBrokeOff(t *testing.T) {
 	for i := range 100 {
 		key := fmt.Sprint("k", i)
 		if first := f.post(key, "{}"); first.status != 504 || first.problem() != "outcome-unknown" {
-			t.Fatalf("the first is told %d %s", first.status, first.body)
+			t.Fatalf("the first gets %d %s", first.status, first.body)
 		}
 		for range 2 {
 			r := f.post(key, "{}")
@@ -100,7 +100,7 @@ func TestWhatDidNotHappenRunsAgain(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", verified))
 	if first := f.post("k", "lost"); first.status != 504 {
-		t.Fatalf("the first is told %d %s", first.status, first.body)
+		t.Fatalf("the first gets %d %s", first.status, first.body)
 	}
 	fence := l.last().Get(proxy.HeaderFence)
 	l.mu.Lock()
@@ -171,8 +171,8 @@ func TestAnswersWithoutEvidenceLeaveItUnknown(t *testing.T) {
 	}
 }
 
-// The service may still be at work on what broke off: until the lease has run
-// out, which is what After is by default, nobody asks, and nobody runs.
+// The service may still be executing the broken-off request: until the lease has
+// expired, which is the default of After, no caller asks or runs.
 func TestVerifyIsNotAskedWhileTheServiceMayBeAtWork(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", strings.Replace(verified, ", after: 0s", "", 1)))

@@ -11,7 +11,7 @@ import (
 )
 
 // TestWaitersBoundStreamsAndLongPolls: as many as limits.waiters wait at a time, of
-// either kind; one more is told at once that there is no outcome yet.
+// either kind; a further one gets 409 or 202 at once.
 func TestWaitersBoundStreamsAndLongPolls(t *testing.T) {
 	answer := make(chan struct{})
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {

@@ -18,7 +18,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// recorder is a service that keeps what it receives, byte for byte, and answers
+// recorder is a service that stores its requests, byte for byte, and answers
 // each request with an empty response.
 type recorder struct {
 	url string
@@ -92,7 +92,7 @@ func (rec *recorder) serve(c net.Conn) {
 	_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
-// take returns what was received since the last call.
+// take returns the bytes received since the last call.
 func (rec *recorder) take() []message {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -117,7 +117,7 @@ func (f *front) conversation(request string) string {
 	return string(b)
 }
 
-// What is behind a request that somebody before the proxy may see the end of
+// Bytes behind a request whose end a gateway before the proxy may see
 // elsewhere is never taken for a request.
 func TestNoRequestIsSmuggledBehindAnother(t *testing.T) {
 	const second = "POST /payments HTTP/1.1\r\nHost: x\r\nX-Account: victim\r\nIdempotency-Key: stolen\r\nContent-Length: 2\r\n\r\n{}"
@@ -148,7 +148,7 @@ func TestNoRequestIsSmuggledBehindAnother(t *testing.T) {
 					t.Errorf("%s on %s is answered %d times: %q", name, path, n, got)
 				}
 				if n := s.count("stolen"); n != 0 {
-					t.Errorf("%s on %s: what was smuggled was executed %d times", name, path, n)
+					t.Errorf("%s on %s: a smuggled request was executed %d times", name, path, n)
 				}
 			}
 		}
@@ -267,7 +267,7 @@ func TestOnlyWebSocketsAreUpgraded(t *testing.T) {
 	}
 }
 
-// A service that switches all the same gives nobody a way past the proxy.
+// A service that switches protocols gives no client a way past the proxy.
 func TestServiceThatSwitchesUnaskedIsNoTunnel(t *testing.T) {
 	var through sync.WaitGroup
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {

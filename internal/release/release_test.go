@@ -137,15 +137,15 @@ func TestProgramsGetWhatTheyUseAndNothingElse(t *testing.T) {
 			run(t, dir, env, "go", "build", "-o", os.DevNull, ".")
 		})
 	}
-	for skin, own := range map[string][]string{
+	for adapter, own := range map[string][]string{
 		"stetgin": {"github.com/gin-gonic/gin"}, "stetecho": {"github.com/labstack/echo/v5"}, "stetecho4": {"github.com/labstack/echo/v4"},
 		"stetfiber": {"github.com/gofiber/fiber/v3"}, "stetgrpc": {}, "stetconnect": {"connectrpc.com/connect"},
 		"stetwatermill": {"github.com/ThreeDotsLabs/watermill"}, "stetlambda": {"github.com/aws/aws-lambda-go"},
 		"stetmcp": {"github.com/modelcontextprotocol/go-sdk"},
 	} {
-		t.Run(skin, func(t *testing.T) {
-			dir := program(t, env, module+"/contrib/"+skin)
-			lacks(t, env, dir, append(own, module+"/contrib/"+skin)...)
+		t.Run(adapter, func(t *testing.T) {
+			dir := program(t, env, module+"/contrib/"+adapter)
+			lacks(t, env, dir, append(own, module+"/contrib/"+adapter)...)
 			run(t, dir, env, "go", "list", "-deps", ".")
 		})
 	}

@@ -170,7 +170,7 @@ func TestNewFileBesideTheLogOfAnotherJournalIsRefused(t *testing.T) {
 	}
 	for range 2 { // the first leaves an empty file
 		if openedElsewhere(t, path) {
-			t.Error("another process opened a new file where the log of one that is open lies")
+			t.Error("another process opened a new file in the place of an open log")
 		}
 	}
 	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/", Created: time.Now()}

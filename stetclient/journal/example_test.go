@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
-// An operator looks at what is pending.
+// An operator reads the pending entries.
 func ExampleJournal_List() {
 	dir, err := os.MkdirTemp("", "journal")
 	if err != nil {

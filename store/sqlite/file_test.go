@@ -204,7 +204,7 @@ func TestNewerTablesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(t.Context(), path, Options{})
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", schemaVersion+1)) || !strings.Contains(err.Error(), "as new as") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", schemaVersion+1)) || !strings.Contains(err.Error(), "or a later one") {
 		t.Errorf("Open: %v", err)
 	}
 }

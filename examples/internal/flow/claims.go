@@ -31,7 +31,7 @@ func TestGivenUp(t *testing.T, kit Kit) {
 	for i, step := range []struct {
 		method, path, fence string
 		status              int
-		says                string // of what was executed
+		says                string // of the executed run
 	}{
 		{http.MethodGet, "/orders/verify", "7", http.StatusNotFound, "none"},
 		{http.MethodPost, "/orders", "7", http.StatusServiceUnavailable, "none"},
@@ -160,7 +160,7 @@ func chargedWithoutTheSidecar(t *testing.T, kit Kit) {
 	f.messages(f.sent())
 }
 
-// sent is how many messages an order has that was charged by a run that was not heard of.
+// sent is how many messages an order has that an unacknowledged run charged.
 func (f *flow) sent() int {
 	if f.kit.Asks {
 		return 0

@@ -33,7 +33,7 @@ type Kit struct {
 	Shop, Cards *exec.Cmd // the programs; their environment is completed here
 	Config      string    // of the sidecar
 	Store       string    // of the sidecar
-	Env         []string  // of all programs, beside what they need to find each other
+	Env         []string  // of all programs, beside the addresses of each other
 	// Asks says that an order that broke off is settled by asking the shop, which emits
 	// nothing, and not by sending it again.
 	Asks bool

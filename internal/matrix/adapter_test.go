@@ -41,14 +41,14 @@ type world struct {
 	store  *lab
 	engine *stet.Engine
 
-	// handle is the handler. What it returns is sent with status and mediaType
+	// handle is the handler. Its result is sent with status and mediaType
 	// over HTTP, and an error with status.
 	handle     func(context.Context) (string, error)
 	status     int
 	mediaType  string
 	flush      bool              // over HTTP, part of the response leaves before handle is called
 	harmless   bool              // the run has no effect
-	fp         store.Fingerprint // of what is asked for, but over HTTP
+	fp         store.Fingerprint // of the request, except over HTTP
 	encryption stet.Encryption
 
 	current *stetwork.Worker // that runs an accepted operation first

@@ -13,8 +13,8 @@ const (
 	facesEnd   = "<!-- until here -->\n"
 )
 
-// facesRows are the outcomes that docs/adapters.md has, in this order, and what it calls them.
-var facesRows = [][2]string{
+// adapterRows are the outcomes of docs/adapters.md, in this order, with their names there.
+var adapterRows = [][2]string{
 	{"http 200 json", "HTTP: 200, the JSON `\"one\"`"},
 	{"http 200 text", "HTTP: 200, the text `one`"},
 	{"http 204", "HTTP: 204"},
@@ -61,7 +61,7 @@ func facesTable(t *testing.T, rows [][]string) {
 	var b strings.Builder
 	b.WriteString(facesBegin)
 	b.WriteString("| what stands | HTTP | `Do[string]` | `Do[*StringValue]`, codec/protobuf | gRPC, Connect | a consumer |\n|---|---|---|---|---|---|\n")
-	for _, row := range facesRows {
+	for _, row := range adapterRows {
 		b.WriteString("| " + row[1])
 		for _, reader := range facesColumns {
 			b.WriteString(" | " + cell(row[0], reader))
