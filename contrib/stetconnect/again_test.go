@@ -42,7 +42,7 @@ func (o *overtaken) RunTx(ctx context.Context, req store.ClaimRequest, keep stor
 
 func second[T any](_ T, err error) error { return err }
 
-func TestWhatAHandlerSaidInVainIsForgotten(t *testing.T) {
+func TestDeclarationOfARepeatedHandlerIsForgotten(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		st := ledger(t)
 		e := newEngine(t, st)

@@ -33,7 +33,7 @@ type ClientOptions struct {
 // NewClient returns an interceptor for clients of services that honour keys: with package
 // stetconnect or stetgrpc, or another implementation of the header Idempotency-Key. Each unary
 // call is one operation: it gets a random key, or that of WithKey or of the request's header,
-// and all its attempts have it. An attempt is repeated if it got no response, or one that may
+// and all its attempts have it. An attempt is repeated if it got no response, or a response that may
 // change: in flight, outcome unknown, store unavailable, or the code unavailable; also if it
 // took longer than Policy.AttemptTimeout. The waits have full jitter, on top of RetryInfo and
 // Retry-After.
@@ -44,7 +44,7 @@ type ClientOptions struct {
 // for both.
 //
 // Streams, and procedures that their schema declares free of side effects, pass with one
-// attempt and without a key. The interceptor should be the innermost one that changes the
+// attempt and without a key. The interceptor should be the innermost of all that change the
 // request: interceptors behind it see each attempt. Wrong options are errors of kind
 // stet.KindInvalid.
 func NewClient(o ClientOptions) (connect.Interceptor, error) {

@@ -58,7 +58,7 @@ func over(t *testing.T, s *service, p stetclient.Policy, lose int, options ...co
 	return connect.NewClient[text, object](&http.Client{Transport: w}, s.URL+chargePath, append(options, connect.WithInterceptors(i))...), w
 }
 
-func TestACallWhoseAnswersAreLostIsExecutedOnceUnderOneKey(t *testing.T) {
+func TestCallWithLostResponsesIsExecutedOnceUnderOneKey(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, charge)
@@ -157,7 +157,7 @@ func TestAClientWaitsAsTheServerAsks(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeSentWasNotExecuted(t *testing.T) {
+func TestCallThatCouldNotBeSentWasNotExecuted(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestACallWithTwoKeysOrABadOneIsNotSent(t *testing.T) {
 	}
 }
 
-func TestWhatIsSkippedOrWithoutSideEffectsHasNoKey(t *testing.T) {
+func TestSkippedCallOrCallWithoutSideEffectsHasNoKey(t *testing.T) {
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{Optional: true}, charge)
 	w := &wire{RoundTripper: s.Client().Transport}
 	skip := func(_ context.Context, req connect.AnyRequest) bool { return req.Header().Get("X-Skip") != "" }

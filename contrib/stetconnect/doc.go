@@ -65,25 +65,25 @@
 //	}
 //
 // The key is in the request header Idempotency-Key; the interceptor of NewClient puts it
-// there, and retries. What is refused has one of Connect's codes, and the problem as error
+// there, and retries. A refusal has one of Connect's codes, and the problem as error
 // details: docs/adapters/connect.md has the table. An operation of a gRPC server that package
 // stetgrpc protects is replayed here as well, and the reverse.
 //
-// # What a handler notices
+// # In the handler
 //
 // Its context is the run's: it does not end when the client leaves, or at the client's
 // deadline, but when the lease is lost or the policy's RunTimeout is used up.
 // stet.FromContext finds the run in it: key, fence, attempt, and Declare.
 //
-// An error is an outcome, too, and is replayed, unless it says that nothing was executed:
+// An error is also an outcome, and is replayed, unless it says that nothing was executed:
 // see Options.NotExecuted. An error that is stet.Retryable says so as well. With NewTx an
 // error rolls back. The caller gets a copy of the error, which wraps it.
 //
-// # What may be around
+// # Interceptors around
 //
-// Interceptors around this one, for authentication, logging or validation, see each call;
-// those inside, and the handler, each operation. The response of a replay is not a
-// *connect.Response[T], and its message, as that of a first response with maps in it, not of
-// the generated type: around this interceptor, use Any, Header, Trailer and protobuf's
-// reflection, and do not assert types. What is changed of the message there counts.
+// Interceptors around this one, for authentication, logging or validation, run for each call.
+// Interceptors inside, and the handler, run for each operation. The response of a replay is not a
+// *connect.Response[T], and its message is not of the generated type. The same is true of a
+// first response with maps. Around this interceptor, use Any, Header, Trailer and protobuf's
+// reflection, and do not assert types. The caller gets the changes made to the message there.
 package stetconnect

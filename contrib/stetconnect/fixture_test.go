@@ -61,7 +61,7 @@ func ways() []way {
 	}
 }
 
-// service is a server with one procedure, and what it has done.
+// service is a server with one procedure, and its effects.
 type service struct {
 	*httptest.Server
 	executed atomic.Int64

@@ -74,7 +74,7 @@ func protoOf(message any) (proto.Message, error) {
 	return m, nil
 }
 
-// answer is a response with another message than the one that is embedded, from which it
+// answer is a response with another message than the embedded response, from which it
 // has the methods that only types of package connect can have.
 type answer struct {
 	connect.AnyResponse
@@ -84,18 +84,18 @@ type answer struct {
 // Any returns the message.
 func (a *answer) Any() any { return a.message }
 
-// exact is a message that is marshalled to the stored bytes, unless it was changed since,
-// and that is like any other by reflection: so a retry gets the same bytes, also of a map.
+// exact is a message that is marshalled to the stored bytes, unless it was changed since.
+// A retry therefore gets the same bytes, also of a map. By reflection it is an ordinary message.
 type exact struct {
 	proto.Message
-	before []byte // what it is marshalled to, deterministically
+	before []byte // its bytes, marshalled deterministically
 	stored []byte
 }
 
 func newExact(m proto.Message, stored []byte) *exact {
 	before, err := rpc.Marshal(m)
 	if err != nil {
-		before = nil // it was read from stored, or stored is what it was marshalled to
+		before = nil // m was read from stored, or stored was marshalled from it
 	}
 	return &exact{m, before, stored}
 }
@@ -134,7 +134,7 @@ func (e *exactly) ProtoMethods() *protoiface.Methods {
 // any order.
 func (t *types) mapped(d protoreflect.MessageDescriptor) bool {
 	if has, ok := t.maps.Load(d.FullName()); ok {
-		return has.(bool) //nolint:forcetypeassert // what is stored below
+		return has.(bool) //nolint:forcetypeassert // stored below
 	}
 	has := mapIn(d, make(map[protoreflect.FullName]bool))
 	t.maps.Store(d.FullName(), has)

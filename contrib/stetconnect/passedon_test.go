@@ -53,9 +53,9 @@ func TestADenialOfAnotherOperationIsNoReasonToRunAgain(t *testing.T) {
 	}
 }
 
-// TestPassedOnErrorOfAStoredRefusalSaysOneThing: another service, which stet protects too, is
+// TestPassedOnErrorOfAStoredRefusalIsConsistent: another service, which stet protects too, is
 // still executing its operation. The handler returns that error, and it is stored.
-func TestPassedOnErrorOfAStoredRefusalSaysOneThing(t *testing.T) {
+func TestPassedOnErrorOfAStoredRefusalIsConsistent(t *testing.T) {
 	below := connect.NewError(connect.CodeAborted, errors.New("in flight"))
 	for _, d := range rpc.InFlight.End("", time.Second).Status.GetDetails() {
 		detail, err := connect.NewErrorDetail(d)
@@ -177,7 +177,7 @@ func TestFieldsThatArePassedOnSayNothingOfThisCall(t *testing.T) {
 	}
 }
 
-// TestAnErrorOfScopeExecutedNothing, whatever it says of an operation of a service that
+// TestAnErrorOfScopeExecutedNothing, even if it describes an operation of a service that
 // Scope has asked.
 func TestAnErrorOfScopeExecutedNothing(t *testing.T) {
 	for _, w := range ways() {

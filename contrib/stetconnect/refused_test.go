@@ -68,7 +68,7 @@ func wantRefusal(t *testing.T, err error, code connect.Code, reason string) {
 	}
 }
 
-func TestWhatCannotBeProtectedIsRefusedInEveryProtocolAndNothingIsExecuted(t *testing.T) {
+func TestUnprotectableCallIsRefusedInEveryProtocol(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, charge)
@@ -114,7 +114,7 @@ func TestWhatCannotBeProtectedIsRefusedInEveryProtocolAndNothingIsExecuted(t *te
 	}
 }
 
-func TestTheSameRequestMatchesWhateverProtocolAndCodecItCameBy(t *testing.T) {
+func TestSameRequestMatchesInEveryProtocolAndCodec(t *testing.T) {
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, charge)
 	for i, w := range ways() {
 		key := "k"
@@ -146,17 +146,17 @@ func TestKeysOfOneAccountAreNotThoseOfAnother(t *testing.T) {
 	s.want(t, 2)
 }
 
-func TestAnErrorOfScopeIsToldWithoutItsText(t *testing.T) {
+func TestErrorOfScopeIsReturnedWithoutItsText(t *testing.T) {
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{
 		Scope: func(context.Context, connect.AnyRequest) (string, error) { return "", errors.New("secret database") },
 	}, charge)
 	_, err := s.to().CallUnary(t.Context(), ask("10", "k"))
 	wantRefusal(t, err, connect.CodeInternal, "SCOPE_FAILED")
 	if strings.Contains(err.Error(), "secret") {
-		t.Errorf("the caller was told %v", err)
+		t.Errorf("the caller got %v", err)
 	}
 	if !strings.Contains(s.log.String(), "secret database") {
-		t.Error("the log was not told")
+		t.Error("the log does not have the error")
 	}
 	s.want(t, 0)
 }
@@ -256,14 +256,14 @@ func TestAProcedureWithoutSideEffectsNeedsNoKey(t *testing.T) {
 	s.want(t, 3)
 }
 
-func TestAClassThatDoesNotExistIsToldAndLogged(t *testing.T) {
+func TestUnknownClassIsRefusedAndLogged(t *testing.T) {
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{
 		Class: func(context.Context, connect.AnyRequest) string { return "gold" },
 	}, charge)
 	_, err := s.to().CallUnary(t.Context(), ask("10", "k"))
 	wantRefusal(t, err, connect.CodeInternal, "MISCONFIGURED")
 	if !strings.Contains(s.log.String(), "gold") {
-		t.Error("the log was not told")
+		t.Error("the log does not have the error")
 	}
 	s.want(t, 0)
 }

@@ -28,7 +28,7 @@ func (g *gate) handle(context.Context, *connect.Request[text]) (*connect.Respons
 	return connect.NewResponse(receipt(1)), nil
 }
 
-func TestADuplicateIsToldThatTheFirstCallIsInFlight(t *testing.T) {
+func TestDuplicateOfARunningCallIsInFlight(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			g := newGate()
@@ -123,7 +123,7 @@ func TestARunGoesOnWhenItsCallerLeaves(t *testing.T) {
 	}
 }
 
-func TestAPanicGoesOnAndRetriesAreToldOfIt(t *testing.T) {
+func TestPanicContinuesAndRetriesGetIt(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, func(context.Context, *connect.Request[text]) (*connect.Response[object], error) {
@@ -143,7 +143,7 @@ func TestAPanicGoesOnAndRetriesAreToldOfIt(t *testing.T) {
 	}
 }
 
-func TestWhatARecovererInsideMakesOfAPanicIsTheOutcome(t *testing.T) {
+func TestResponseOfARecovererInsideIsTheOutcome(t *testing.T) {
 	var seen int
 	outside := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -197,7 +197,7 @@ func (c chain) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 	return next
 }
 
-func TestWhatWasNotExecutedIsNotStored(t *testing.T) {
+func TestCallThatWasNotExecutedIsNotStored(t *testing.T) {
 	plain, coded := errors.New("queue full"), connect.NewError(connect.CodeResourceExhausted, errors.New("queue full"))
 	for name, c := range map[string]struct {
 		err     error
@@ -237,7 +237,7 @@ func TestWhatWasNotExecutedIsNotStored(t *testing.T) {
 	}
 }
 
-func TestWhatMayHaveExecutedIsUnknown(t *testing.T) {
+func TestCallThatMayHaveExecutedIsUnknown(t *testing.T) {
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, func(ctx context.Context, _ *connect.Request[text]) (*connect.Response[object], error) {
 		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 		return nil, connect.NewError(connect.CodeUnavailable, errors.New("the bank did not answer"))

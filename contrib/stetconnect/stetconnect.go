@@ -47,7 +47,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 // NewTx is New for handlers whose effects are writes to the database of te: Tx gives the
 // handler its transaction, and its response is sent only after the commit. An error of the
 // handler, a panic and Run.Declare roll the transaction back. An error with the code
-// invalid_argument, not_found, already_exists, failed_precondition or out_of_range, and one
+// invalid_argument, not_found, already_exists, failed_precondition or out_of_range, and an error
 // that is stet.Permanent, is then stored in a second transaction, and retries receive it.
 // After any other error nothing is stored, and a retry runs again. If the commit finds that another transaction wrote the
 // record in the meantime, the handler may be called again for the same call, with a new
@@ -55,7 +55,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 // of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	if te == nil {
-		return nil, misuse.Errorf("stetconnect: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("stetconnect: NewTx needs the result of stet.WithTx")
 	}
 	i, err := New(te.Engine(), o)
 	if err != nil {

@@ -41,7 +41,7 @@ func pay(ctx context.Context, amount string) error {
 	return err
 }
 
-func TestWhatTheHandlerWritesIsCommittedWithItsResponse(t *testing.T) {
+func TestWritesOfTheHandlerAreCommittedWithItsResponse(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			st := ledger(t)

@@ -136,7 +136,7 @@ func TestServicesLetWrongNamesBeRefusedBeforeTheFirstCall(t *testing.T) {
 	}
 }
 
-func TestAnInterceptorOnTheWrongSideIsToldAtTheFirstCall(t *testing.T) {
+func TestInterceptorOnTheWrongSideIsRefusedAtTheFirstCall(t *testing.T) {
 	var s service
 	i := stetconnect.Must(stetconnect.New(newEngine(t, memory.New(memory.Options{})), s.fill(stetconnect.Options{Streams: []string{watchPath}})))
 	client := stetconnect.Must(stetconnect.NewClient(stetconnect.ClientOptions{}))
@@ -176,7 +176,7 @@ func TestAnInterceptorOnTheWrongSideIsToldAtTheFirstCall(t *testing.T) {
 	watching(t, client)
 }
 
-func TestAnInterceptorThatIsThereTwiceIsToldAndTheKeyIsFreeAgain(t *testing.T) {
+func TestInterceptorThatIsThereTwiceIsRefusedAndTheKeyIsFree(t *testing.T) {
 	var s service
 	i := stetconnect.Must(stetconnect.New(newEngine(t, memory.New(memory.Options{})), s.fill(stetconnect.Options{})))
 	s.start(t, chain{i, i}, charge)
@@ -190,7 +190,7 @@ func TestAnInterceptorThatIsThereTwiceIsToldAndTheKeyIsFreeAgain(t *testing.T) {
 	}
 }
 
-func TestStethttpAroundAndTheInterceptorInsideIsTold(t *testing.T) {
+func TestStethttpAroundTheInterceptorIsRefused(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			var s service
@@ -211,13 +211,13 @@ func TestStethttpAroundAndTheInterceptorInsideIsTold(t *testing.T) {
 			_, err := client.CallUnary(t.Context(), ask("10", "k"))
 			wantRefusal(t, err, connect.CodeInternal, "MISCONFIGURED")
 			if executed != 0 || !strings.Contains(s.log.String(), "begun inside itself") {
-				t.Errorf("executed %d times; the log was told %s", executed, s.log.String())
+				t.Errorf("executed %d times; the log: %s", executed, s.log.String())
 			}
 		})
 	}
 }
 
-func TestAProcessThatHasJustStartedReplaysWhatAnEarlierOneStored(t *testing.T) {
+func TestNewProcessReplaysOutcomesOfAnEarlierOne(t *testing.T) {
 	st := memory.New(memory.Options{})
 	for i := range 2 {
 		s := serve(t, newEngine(t, st), stetconnect.Options{}, charge)

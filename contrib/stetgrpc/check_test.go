@@ -18,7 +18,7 @@ import (
 	"github.com/stet-go/stet/contrib/stetgrpc"
 )
 
-func TestCheckRefusesWhatWouldBeUnprotected(t *testing.T) {
+func TestCheckRefusesUnprotectedMethods(t *testing.T) {
 	e := newBench(t, stetgrpc.Options{}, stet.Options{}).engine
 	for name, c := range map[string]struct {
 		o    stetgrpc.Options

@@ -41,7 +41,7 @@ func (b *bench) charges(ctx context.Context, amount string) (string, error) {
 	return v.GetValue(), err
 }
 
-func TestACallHasOneKeyAndIsRetriedUntilItIsTold(t *testing.T) {
+func TestCallHasOneKeyAndIsRetriedUntilItsOutcome(t *testing.T) {
 	var keys []string
 	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond, Fingerprint: nil, Ref: func(ctx context.Context, _ *stetgrpc.Call) string {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -94,7 +94,7 @@ func TestTheKeyIsTheCallers(t *testing.T) {
 	b.wantRuns(2)
 }
 
-func TestWhatStandsIsNotAskedForAgain(t *testing.T) {
+func TestFinalOutcomeIsNotRequestedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		err       error
 		execution stet.Execution
@@ -124,7 +124,7 @@ func TestWhatStandsIsNotAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestAClientGivesUpAndSaysWhatIsKnown(t *testing.T) {
+func TestClientGivesUpWithTheKnownState(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
 	b.charge = func(context.Context, string) (proto.Message, error) { return nil, stet.Retryable(errors.New("busy")) }
 	_, err := b.charges(t.Context(), "1")
@@ -147,7 +147,7 @@ func TestAClientGivesUpAndSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-func TestACallWhoseDeadlineComesMayHaveExecuted(t *testing.T) {
+func TestCallPastItsDeadlineMayHaveExecuted(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
 	finish := make(chan struct{})
 	b.charge = func(context.Context, string) (proto.Message, error) { <-finish; return wrapperspb.String("one"), nil }
@@ -260,9 +260,9 @@ func (n noting) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestAStatusOfAnotherOperationSaysNothingOfThisOne: the handler has had its effect, and
+// TestStatusOfAnotherOperationDoesNotDescribeThisOne: the handler has had its effect, and
 // passes on what a service further down has refused.
-func TestAStatusOfAnotherOperationSaysNothingOfThisOne(t *testing.T) {
+func TestStatusOfAnotherOperationDoesNotDescribeThisOne(t *testing.T) {
 	for _, c := range []rpc.Condition{rpc.StoreUnavailable, rpc.ScopeMissing, rpc.InFlight, rpc.Mismatch} {
 		b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
 		b.charge = func(context.Context, string) (proto.Message, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/stet-go/stet/contrib/stetgrpc"
 )
 
-// gateway returns a gateway in front of b, with what docs/adapters/grpc.md recommends.
+// gateway returns a gateway in front of b, set up as docs/adapters/grpc.md recommends.
 func gateway(b *bench) *runtime.ServeMux {
 	mux := runtime.NewServeMux(
 		runtime.WithIncomingHeaderMatcher(stetgrpc.GatewayHeader(runtime.DefaultHeaderMatcher)),

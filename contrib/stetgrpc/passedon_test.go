@@ -33,9 +33,9 @@ import (
 // another is what a stet-protected service says of an operation of its own.
 func another() error { return status.FromProto(rpc.StoreUnavailable.End("", 0).Status).Err() }
 
-// TestWhatDoPassedOnIsNotSaidOfIt: the function of Do called another service, which did not
+// TestStatusPassedOnByDoDoesNotDescribeIt: the function of Do called another service, which did not
 // execute its operation; but Do's may have had an effect before, and its failure stands.
-func TestWhatDoPassedOnIsNotSaidOfIt(t *testing.T) {
+func TestStatusPassedOnByDoDoesNotDescribeIt(t *testing.T) {
 	b := known(t, stet.Options{Policy: stet.Policy{Errors: stetgrpc.Errors()}})
 	_, err := stet.Do(t.Context(), b.engine, op("1"), func(context.Context) (string, error) { return "", another() })
 	if x := stetgrpc.ExecutionOf(err); x != stet.MayHaveExecuted {
@@ -45,9 +45,9 @@ func TestWhatDoPassedOnIsNotSaidOfIt(t *testing.T) {
 	b.wantRuns(0)
 }
 
-// TestPassedOnStatusOfAStoredRefusalSaysOneThing: another service, which stet protects too, is
+// TestPassedOnStatusOfAStoredRefusalIsConsistent: another service, which stet protects too, is
 // still executing its operation. The handler returns that status, and it is stored.
-func TestPassedOnStatusOfAStoredRefusalSaysOneThing(t *testing.T) {
+func TestPassedOnStatusOfAStoredRefusalIsConsistent(t *testing.T) {
 	below := status.FromProto(rpc.InFlight.End("", time.Second).Status).Err()
 	for name, c := range map[string]struct {
 		tx, declares bool
@@ -149,7 +149,7 @@ func TestADenialOfAnotherOperationIsNoReasonToRunAgain(t *testing.T) {
 	}
 }
 
-// TestAnErrorOfScopeExecutedNothing, whatever it says of an operation of a service that
+// TestAnErrorOfScopeExecutedNothing, even if it describes an operation of a service that
 // Scope has asked.
 func TestAnErrorOfScopeExecutedNothing(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{Scope: func(context.Context, *stetgrpc.Call) (string, error) {
@@ -162,9 +162,9 @@ func TestAnErrorOfScopeExecutedNothing(t *testing.T) {
 	b.wantRuns(0)
 }
 
-// TestMetadataThatIsPassedOnSaysNothingOfThisCall: a handler that hands on what a service
+// TestPassedOnMetadataDoesNotDescribeThisCall: a handler that hands on what a service
 // further down sent with its answer.
-func TestMetadataThatIsPassedOnSaysNothingOfThisCall(t *testing.T) {
+func TestPassedOnMetadataDoesNotDescribeThisCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		says, want string
 		err        error
@@ -186,7 +186,7 @@ func TestMetadataThatIsPassedOnSaysNothingOfThisCall(t *testing.T) {
 			b.want(a, c.want)
 			for _, md := range []metadata.MD{a.header, a.trailer} {
 				if len(md.Get(stetgrpc.ReplayedMetadata)) > 0 || len(md.Get(stetgrpc.ExecutionMetadata)) > 0 && md.Get(stetgrpc.ExecutionMetadata)[0] == c.says {
-					t.Errorf("it says what is of another call: %v", md)
+					t.Errorf("it has the metadata of another call: %v", md)
 				}
 			}
 			if _, err := b.charges(stetgrpc.WithKey(t.Context(), "l"), "1"); stetgrpc.ExecutionOf(err) != c.execution {

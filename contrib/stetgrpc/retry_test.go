@@ -22,13 +22,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// greedy is a retry policy that retries every code: what it does not retry, the server
-// has told it not to.
+// greedy is a retry policy that retries every code. If it does not retry, the server
+// has forbidden it.
 const greedy = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["CANCELLED","UNKNOWN","INVALID_ARGUMENT","DEADLINE_EXCEEDED","NOT_FOUND","ALREADY_EXISTS","PERMISSION_DENIED","RESOURCE_EXHAUSTED",
 	"FAILED_PRECONDITION","ABORTED","OUT_OF_RANGE","UNIMPLEMENTED","INTERNAL","UNAVAILABLE","DATA_LOSS","UNAUTHENTICATED"]}}]}`
 
-// usual is what docs/adapters/grpc.md recommends.
+// usual is the policy of docs/adapters/grpc.md.
 const usual = `{"methodConfig": [{"name": [{"service": "test.Payments"}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["UNAVAILABLE","ABORTED"]}}]}`
 
@@ -51,7 +51,7 @@ type refusal struct {
 	greedy, usual int // attempts under the two policies
 }
 
-// refusals is the table. A handler that is in flight tells running, and ends with finish.
+// refusals is the table. A handler in flight sends to running, and ends with finish.
 func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 	return []refusal{
 		{name: "key missing", want: "InvalidArgument KEY_MISSING not executed", greedy: 1, usual: 1},
@@ -94,7 +94,7 @@ func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 }
 
 // TestTheTableOfCodes makes each refusal before a client with gRPC's own retry policy:
-// what docs/adapters/grpc.md says is what happens.
+// the table of docs/adapters/grpc.md must be right.
 func TestTheTableOfCodes(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "adapters", "grpc.md"))
 	if err != nil {

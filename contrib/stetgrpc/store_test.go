@@ -38,7 +38,7 @@ func (b *broken) Settle(ctx context.Context, c store.Claim, s store.Settlement, 
 	return b.Store.Settle(ctx, c, s, k)
 }
 
-func TestAnOutcomeThatIsNotStoredIsNotTold(t *testing.T) {
+func TestOutcomeThatIsNotStoredIsNotSent(t *testing.T) {
 	for name, p := range map[string]stet.Policy{"": {}, "verified": {Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil }}} {
 		s := &broken{Store: memory.New(memory.Options{}), settle: errors.New("disk full")}
 		b := benchOver(t, s, stetgrpc.Options{}, stet.Options{StoreTimeout: 50 * time.Millisecond, Policy: p})

@@ -180,7 +180,7 @@ func TestManyCallersPayOnce(t *testing.T) {
 	l.wantPaid(1)
 }
 
-func TestTxSaysWhatIsWrong(t *testing.T) {
+func TestTxWithoutTransactionPanics(t *testing.T) {
 	l := newLedger(t, stetgrpc.Options{Optional: true})
 	panics := make(chan any, 1)
 	l.charge = func(ctx context.Context, _ string) (_ proto.Message, err error) {

@@ -98,7 +98,7 @@ func TestAReplayIsTheFirstAnswerByteForByte(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedRunsNothing(t *testing.T) {
+func TestRefusedCallRunsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    stetgrpc.Options
 		md   []string
@@ -161,7 +161,7 @@ func TestARequestThatIsNoMessageIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatPassesRunsEachTime(t *testing.T) {
+func TestUnprotectedCallRunsEachTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		o  stetgrpc.Options
 		md []string
@@ -224,7 +224,7 @@ func TestDuplicatesOfACallInFlight(t *testing.T) {
 	}
 }
 
-func TestADuplicateIsToldWithinItsDeadline(t *testing.T) {
+func TestDuplicateGetsAResponseWithinItsDeadline(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{Policy: stet.Policy{Wait: time.Minute}})
 	running, finish := make(chan struct{}), make(chan struct{})
 	b.charge = func(context.Context, string) (proto.Message, error) {
@@ -409,7 +409,7 @@ func TestAResponseThatIsTooLargeReachesTheFirstAlone(t *testing.T) {
 	b.wantRuns(1)
 }
 
-func TestAMethodThatIsProtectedTwiceSaysSoAndCanStillRun(t *testing.T) {
+func TestMethodProtectedTwiceIsRefusedAndItsKeyIsFree(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{})
 	s := grpc.NewServer(grpc.ChainUnaryInterceptor(b.i.Unary(), b.i.Unary()))
 	s.RegisterService(unaryDesc(), b.payments)

@@ -73,7 +73,7 @@ func again(v, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-func TestFunctionKeepsWhatSkinsPromise(t *testing.T) {
+func TestFunctionPassesTheCasesOfAdapters(t *testing.T) {
 	adaptertest.Run(t, adaptertest.Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			mux := http.NewServeMux()

@@ -75,7 +75,7 @@ func TestKeysThatAPIGatewayHasJoinedAreRefused(t *testing.T) {
 	}
 }
 
-func TestRequestOfWhomNoAuthorizerKnowsIsRefused(t *testing.T) {
+func TestRequestWithoutAuthorizerDataIsRefused(t *testing.T) {
 	var runs atomic.Int64
 	f := payments(t, &runs)
 	for _, name := range []string{"api.json", "url.json"} {

@@ -166,10 +166,10 @@ func TestMessagesOfAFunctionThatIsKilledRunOnce(t *testing.T) {
 	e := batchOf(t, "1", "2", "3")
 	e.Records[1].Body = "hangs"
 	if _, ok := s.invoke(3*time.Second, e); ok {
-		t.Fatal("the function has answered")
+		t.Fatal("the function has responded")
 	}
-	// All messages come again, to another process. What was handled is not run again, and
-	// nobody knows what became of the one in whose run the process was killed.
+	// All messages come again, to another process. Handled messages do not run again. The
+	// outcome of the message in whose run the process was killed is unknown.
 	for range 2 {
 		a, ok := s.invoke(20*time.Second, e)
 		if !ok || a.failed || string(a.body) != `{"batchItemFailures":[{"itemIdentifier":"id of 2"}]}` {

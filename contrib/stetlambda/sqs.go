@@ -28,7 +28,7 @@ type Failures uint8
 const (
 	// BatchItemFailures reports their IDs. The event source mapping must have
 	// ReportBatchItemFailures in its FunctionResponseTypes. Otherwise Lambda ignores the IDs
-	// and deletes all messages of the batch, also those that were not handled.
+	// and deletes all messages of the batch, also messages that were not handled.
 	BatchItemFailures Failures = iota + 1
 	// WholeBatch reports an error, so that all messages of the batch are delivered again. Handled
 	// messages do not run again. It needs no setting, but each message counts as received again,

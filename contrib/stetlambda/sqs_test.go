@@ -103,7 +103,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-func TestOnlyMessagesThatHaveToComeAgainAreTold(t *testing.T) {
+func TestOnlyMessagesToDeliverAgainAreReturned(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	var r runs
 	busy := true

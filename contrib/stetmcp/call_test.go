@@ -40,7 +40,7 @@ func TestARepeatedCallRunsOnceAndGetsTheSameResult(t *testing.T) {
 	}
 }
 
-// TestTheReplayIsTheSameBytes has what is lost on a way through doubles and maps.
+// TestTheReplayIsTheSameBytes has values that doubles and maps would lose.
 func TestTheReplayIsTheSameBytes(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	srv.then = func(context.Context, *mcp.CallToolRequest, payArgs) (*mcp.CallToolResult, any, error) {
@@ -105,7 +105,7 @@ func TestAnErrorOfTheProtocolIsReplayed(t *testing.T) {
 	}
 }
 
-func TestAToolThatSaysThatNothingHappenedRunsAgain(t *testing.T) {
+func TestToolThatDeclaresNotExecutedRunsAgain(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	srv.then = func(context.Context, *mcp.CallToolRequest, payArgs) (*mcp.CallToolResult, any, error) {
 		if srv.ran.Load() == 1 {
@@ -138,7 +138,7 @@ func TestAKeyOfAnotherCallIsRefused(t *testing.T) {
 	}
 }
 
-func TestACallThatCannotBeNamedIsRefusedInWords(t *testing.T) {
+func TestCallWithoutIdentityIsRefusedWithAText(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	c := connect(t, srv.Server, nil)
 	with := func(key any) *mcp.CallToolParams {
@@ -204,7 +204,7 @@ func TestScopesDoNotShareKeys(t *testing.T) {
 	res := callTool(t, c, pay("k1", `{"cents":42}`))
 	refusedAs(t, res, "scope-failed", "not executed")
 	if strings.Contains(text(res), "directory") {
-		t.Errorf("the caller is told what went wrong inside: %s", text(res))
+		t.Errorf("the caller gets the internal error: %s", text(res))
 	}
 	if n := srv.ran.Load(); n != 2 {
 		t.Errorf("the tool ran %d times", n)
@@ -266,8 +266,8 @@ func TestAResultThatIsTooLargeIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// TestAResultThatCannotBeSentIsToldAsExecuted: without stet the SDK sends nothing.
-func TestAResultThatCannotBeSentIsToldAsExecuted(t *testing.T) {
+// TestResultThatCannotBeSentIsExecuted: without stet the SDK sends nothing.
+func TestResultThatCannotBeSentIsExecuted(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	srv.AddTool(&mcp.Tool{Name: "raw", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		srv.ran.Add(1)

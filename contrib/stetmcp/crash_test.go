@@ -108,7 +108,7 @@ func inFlight(t *testing.T, res *mcp.CallToolResult) bool {
 	return name == "in-flight"
 }
 
-func TestAToolThatDiedIsUnknownAndThenWhatTheVerifierSays(t *testing.T) {
+func TestKilledToolIsUnknownUntilTheVerifierResolvesIt(t *testing.T) {
 	dir := t.TempDir()
 	c, cmd := childOf(t, dir)
 	gone := make(chan struct{})

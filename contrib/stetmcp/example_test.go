@@ -51,5 +51,5 @@ func Example() {
 	// Output:
 	// {"item":"ink","order":1}
 	// {"item":"ink","order":1}
-	// Not executed: this idempotency key was used before for another call, of another tool or with other arguments. To repeat that call, send what it sent. For a new action, use a new key.
+	// Not executed: this idempotency key was used before for another call, of another tool or with other arguments. To repeat that call, send the same arguments. For a new action, use a new key.
 }

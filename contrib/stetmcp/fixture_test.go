@@ -148,7 +148,7 @@ func problem(t testing.TB, res *mcp.CallToolResult) (name, execution string) {
 	return name, p["execution"].(string)
 }
 
-// refusedAs checks a refusal, and that its words say what is wanted.
+// refusedAs checks a refusal and its text.
 func refusedAs(t testing.TB, res *mcp.CallToolResult, name, execution string, words ...string) {
 	t.Helper()
 	if n, x := problem(t, res); n != name || x != execution {

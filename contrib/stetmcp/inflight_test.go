@@ -51,7 +51,7 @@ func TestACallInFlightIsJoined(t *testing.T) {
 	}
 }
 
-func TestACallInFlightForLongIsToldSo(t *testing.T) {
+func TestDuplicateOfALongCallIsInFlight(t *testing.T) {
 	o := single()
 	o.Wait = stet.NoWait
 	srv, runs, let := held(t, newEngine(t, stet.Options{}), o)
@@ -125,8 +125,8 @@ func TestARunTellsItsProgressAndAsksItsUser(t *testing.T) {
 	}
 }
 
-// TestAToolThatAsksForInputFirstHasNotBegun has what newer clients do: the tool returns
-// what it asks, and is called again with the answers.
+// TestAToolThatAsksForInputFirstHasNotBegun does as newer clients do: the tool returns
+// its question, and is called again with the answers.
 func TestAToolThatAsksForInputFirstHasNotBegun(t *testing.T) {
 	for _, protocol := range []string{"2026-07-28", "2025-11-25"} {
 		srv := newPayments(t, newEngine(t, stet.Options{}), single(), protocol)
@@ -155,7 +155,7 @@ func TestAToolThatAsksForInputFirstHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestAnUnknownOutcomeIsToldInWords(t *testing.T) {
+func TestUnknownOutcomeHasAText(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	srv.then = func(ctx context.Context, _ *mcp.CallToolRequest, _ payArgs) (*mcp.CallToolResult, any, error) {
 		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
@@ -171,7 +171,7 @@ func TestAnUnknownOutcomeIsToldInWords(t *testing.T) {
 	}
 }
 
-func TestWhatAVerifierFindsOutIsTold(t *testing.T) {
+func TestResolutionOfAVerifierIsReturned(t *testing.T) {
 	ask := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Type: "application/json", Body: []byte(`{"number":7}`)}), nil
 	}

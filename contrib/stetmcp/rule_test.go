@@ -60,7 +60,7 @@ func TestAfterTheWindowACallIsANewOne(t *testing.T) {
 	})
 }
 
-func TestListOfToolsSaysWhatIsTrue(t *testing.T) {
+func TestListOfToolsMatchesTheRules(t *testing.T) {
 	eo, o := windowed()
 	o.Tools["free"] = stetmcp.Rule{Unprotected: true}
 	o.Tools["maybe"] = stetmcp.Rule{Optional: true}
@@ -107,7 +107,7 @@ func TestListOfToolsSaysWhatIsTrue(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotProtectedIsSaid(t *testing.T) {
+func TestUnprotectedResultIsMarked(t *testing.T) {
 	o := single()
 	o.Tools = map[string]stetmcp.Rule{"pay": {Optional: true}, "free": {Unprotected: true}}
 	srv := newPayments(t, newEngine(t, stet.Options{}), o)
@@ -188,8 +188,8 @@ func TestTwoMiddlewaresAroundEachOtherAreLoud(t *testing.T) {
 	}
 }
 
-// TestAMiddlewareOfWhatAServerSendsIsRefused: no call of a tool would pass it.
-func TestAMiddlewareOfWhatAServerSendsIsRefused(t *testing.T) {
+// TestSendingMiddlewareIsRefused: no call of a tool would pass it.
+func TestSendingMiddlewareIsRefused(t *testing.T) {
 	p := must[*stetmcp.Protector](t)(stetmcp.New(newEngine(t, stet.Options{}), single()))
 	defer func() {
 		if text, _ := recover().(string); !strings.Contains(text, "server.AddReceivingMiddleware(p.Middleware())") {

@@ -144,7 +144,7 @@ func (p *Protector) Middleware() mcp.Middleware {
 }
 
 // sends reports whether a middleware is being added to the sending side of a server. The SDK
-// does not tell middlewares, and calls of clients never reach one that is added there.
+// does not say so, and calls of clients never reach a middleware that is added there.
 func sends() bool {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])

@@ -199,8 +199,8 @@ func TestAToolOfAnotherServerThatHasTheNameIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// TestWiringThatIsMendedFindsItsKeysFree: what was refused for it was not executed.
-func TestWiringThatIsMendedFindsItsKeysFree(t *testing.T) {
+// TestFixedWiringFindsItsKeysFree: refused calls were not executed.
+func TestFixedWiringFindsItsKeysFree(t *testing.T) {
 	l, other := newLedger(t), newLedger(t)
 	plain := must[*stetmcp.Protector](t)(stetmcp.New(engineOver(t, other.s, stet.Options{}), single()))
 	for _, m := range []mcp.Middleware{other.p.Middleware(), plain.Middleware()} {

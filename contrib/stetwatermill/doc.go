@@ -58,37 +58,37 @@
 //	stetmsg.Retry       after a pause (Options.MaxPause) the router gets a *RetryError, and nacks
 //	stetmsg.DeadLetter  Options.DeadLetter puts the message aside, and the router acknowledges
 //
-// So an error of a handler in lease mode is a dead letter, as an effect may have happened
-// before it; return stet.Retryable(err) where none did. With HandleTx the handler's writes
-// and the outcome are one commit, and any error rolls back and is tried again.
+// An error of a handler in lease mode is a dead letter, because an effect may have happened
+// before it. Return stet.Retryable(err) if none did. With HandleTx the handler's writes
+// and the outcome are one commit. Any error rolls back, and the message comes again.
 //
 // # Messages that a handler produces
 //
 // The router publishes them after the handler has returned, and acknowledges after that. A
-// process that dies in between gets the message again. The handler does not run again: what
-// it has produced is stored with the outcome, and is published again with the UUIDs, metadata
-// and payloads that it had. So a produced message leaves at least once, always with one
-// UUID, and a handler with this middleware behind it runs once. What a handler publishes
-// itself, through a publisher of its own, is not stored; see stet.Run.Emit for that.
+// process that dies in between gets the message again. The handler does not run again:
+// the produced messages are stored with the outcome, and published again with their UUIDs, metadata
+// and payloads. A produced message is therefore published at least once, always with one
+// UUID, and the next handler with this middleware runs once. Messages that a handler publishes
+// itself, through its own publisher, are not stored; see stet.Run.Emit for that.
 //
-// # Which messages are the same
+// # Identity of a message
 //
-// Each handler of a topic has operations of its own: an identity without a scope (UUID,
-// and stetmsg.Header("", …)) gets the handler's name for one. Give the identity a scope where a
+// Each handler of a topic has its own operations: an identity without a scope (UUID,
+// and stetmsg.Header("", …)) gets the handler's name as its scope. Give the identity a scope if a
 // handler may be renamed, or shares its operations with other programs.
 //
 // Watermill's UUID is made by the producer, and pub/subs pass it on. It is the same in every
-// delivery of one message. It is not the same where the producer calls NewMessage again to
-// publish again, nor does a producer that does not use Watermill set it: use By with an id of
-// the producer's own there.
+// delivery of one message. It differs if the producer calls NewMessage again to
+// publish again, and a producer without Watermill does not set it: then use By with the
+// producer's own ID.
 //
 // # Other middlewares
 //
-//   - Deduplicator is not needed, and must not be used: it takes note of a message before
+//   - Deduplicator is not needed, and must not be used: it records a message before
 //     the handler runs, so that a message whose handler failed is dropped when it comes again.
-//   - PoisonQueue, outside of this middleware, puts aside what is only to be delivered again;
+//   - PoisonQueue, around this middleware, also moves messages that only need another delivery;
 //     filter it: func(err error) bool { return !errors.As(err, new(*stetwatermill.RetryError)) }.
-//   - InstantAck, outside, acknowledges before the outcome is durable. That is logged.
-//   - Retry, inside, repeats the handler within one run, whatever it has done before.
+//   - InstantAck, around it, acknowledges before the outcome is durable. That is logged.
+//   - Retry, inside, repeats the handler within one run, also after an effect.
 //   - Recoverer is not needed.
 package stetwatermill

@@ -41,16 +41,16 @@ func Envelope(m *message.Message) stetmsg.Envelope {
 	}
 }
 
-// Metadata that says of a dead letter why it is one, as in the packages of the brokers.
-// Watermill's own (middleware.ReasonForPoisonedKey and its like) is set as well.
+// Metadata of a dead letter with the reason, as in the packages of the brokers.
+// Watermill's own metadata (such as middleware.ReasonForPoisonedKey) is set too.
 const (
 	ReasonMetadata = "stet-reason"
 	ErrorMetadata  = "stet-error"
 )
 
 // PoisonQueue returns an Options.DeadLetter that publishes a copy of the message, with its
-// UUID, to a topic, which must not be one of those that the messages come from. The publisher
-// must have what it publishes durable before it returns: with RabbitMQ, set
+// UUID, to a topic. The topic must not be an input of the router. The publisher
+// must store a message durably before it returns: with RabbitMQ, set
 // Publish.ConfirmDelivery, and have a queue there. PoisonQueue returns nil if there is no
 // publisher or no topic, which Options refuse.
 func PoisonQueue(publisher message.Publisher, topic string) func(context.Context, *message.Message, stetmsg.Decision) error {

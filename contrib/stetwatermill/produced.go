@@ -30,7 +30,7 @@ type delivery struct {
 	produced []*message.Message
 }
 
-// run calls the handler with the run's context in the message, and returns what is stored.
+// run calls the handler with the run's context in the message, and returns the bytes to store.
 func (d *delivery) run(ctx context.Context, handler func() ([]*message.Message, error)) ([]byte, error) {
 	before := d.m.Context()
 	d.m.SetContext(ctx)

@@ -41,7 +41,7 @@ func TestOrdersOverRabbitMQAreBilledOnce(t *testing.T) {
 	subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
 	must(err)
 	t.Cleanup(func() { _ = subscriber.Close() })
-	// Before anything is published: RabbitMQ drops what has no queue to go to.
+	// Before anything is published: RabbitMQ drops a message without a queue.
 	invoices, err := subscriber.Subscribe(t.Context(), queue+"-invoices")
 	must(err)
 	file := filepath.Join(t.TempDir(), "stet.db")

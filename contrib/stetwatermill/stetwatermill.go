@@ -37,11 +37,11 @@ type Options struct {
 	// message that kills the process is not counted, so let the broker have a limit, too.
 	// Default stetmsg.DefaultMaxAttempts; negative: no limit.
 	MaxAttempts int
-	// Backoff returns how long a message has to wait after its n-th attempt, from 1. Default:
+	// Backoff returns how long a message waits after its n-th attempt, from 1. Default:
 	// that of stetmsg.
 	Backoff func(n int) time.Duration
 	// MaxPause bounds that wait. Watermill has no delayed nack, and most pub/subs deliver
-	// again at once, so the message is held, and with it those that wait behind it. Let it
+	// again at once, so the message and all behind it wait. Let it
 	// be shorter than the broker waits for an acknowledgement. Default DefaultMaxPause;
 	// negative: no pause.
 	MaxPause time.Duration
@@ -54,12 +54,12 @@ type Options struct {
 	// Observe, if set, is called with each decision. It must be quick and safe for
 	// concurrent use.
 	Observe func(context.Context, stetmsg.Decision)
-	// ErrorLog gets what is dead-lettered and what goes wrong; never a key or a payload, but
+	// ErrorLog gets dead letters and errors; never a key or a payload, but
 	// the text of handlers' errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
-// RetryError is what the router gets for a message that must be delivered again.
+// RetryError is the router's error for a message that must be delivered again.
 type RetryError struct {
 	Decision stetmsg.Decision
 }
@@ -143,9 +143,9 @@ func newGuard(engine *stet.Engine, o Options) (*guard, error) {
 	case engine == nil:
 		return nil, misuse.Errorf("stetwatermill: an engine is needed; stet.New makes one")
 	case o.Operation == nil:
-		return nil, misuse.Errorf("stetwatermill: Options.Operation is required: it says which messages are the same; stetwatermill.UUID is one, and By makes others")
+		return nil, misuse.Errorf("stetwatermill: Options.Operation is required: it identifies messages; stetwatermill.UUID is one, and By makes others")
 	case o.DeadLetter == nil:
-		return nil, misuse.Errorf("stetwatermill: Options.DeadLetter is required: without it, a message that must not be handled would come again for ever; PoisonQueue makes one, of a publisher and a topic that is not empty")
+		return nil, misuse.Errorf("stetwatermill: Options.DeadLetter is required: without it, a message that must not be handled would come again permanently; PoisonQueue makes one from a publisher and a topic that is not empty")
 	}
 	o.MaxPause = cmp.Or(o.MaxPause, DefaultMaxPause)
 	return &guard{engine: engine, o: o}, nil
@@ -188,7 +188,7 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	produced, err := g.tell(ctx, d, decision)
 	if err != nil {
 		if acked(m) {
-			g.log().ErrorContext(ctx, "stetwatermill: the message has to be delivered again, and is lost, as it was acknowledged before its outcome was durable: by its handler, or by a middleware like InstantAck. Leave that to the router",
+			g.log().ErrorContext(ctx, "stetwatermill: the message must be delivered again, but is lost: it was acknowledged before its outcome was durable, by its handler or by a middleware such as InstantAck. Leave that to the router",
 				slog.String("handler", d.handler), slog.String("id", d.id.String()), slog.String("reason", string(decision.Reason)))
 		}
 		g.pause(ctx, decision)
@@ -209,16 +209,16 @@ func acked(m *message.Message) bool {
 
 var errTwice = misuse.Errorf("stetwatermill: this operation runs already, in the middleware that is around this one: have it on the router or on the handler, not on both, and not around HandleTx")
 
-// early says so where a message was acknowledged before it was handled: by InstantAck, or
-// by a middleware like it. It is handled all the same, as it does not come again.
+// early logs that a message was acknowledged before it was handled: by InstantAck, or
+// by a similar middleware. It is still handled, because it does not come again.
 func (g *guard) early(ctx context.Context, m *message.Message) {
 	if acked(m) {
-		g.log().ErrorContext(ctx, "stetwatermill: the message was acknowledged before it was handled; if this run fails, or the process dies, it is lost. Take InstantAck, and what is like it, off the router",
+		g.log().ErrorContext(ctx, "stetwatermill: the message was acknowledged before it was handled; if this run fails, or the process dies, it is lost. Remove InstantAck and similar middleware from the router",
 			slog.String("handler", message.HandlerNameFromCtx(ctx)))
 	}
 }
 
-// delivery is m, and what it asks for.
+// delivery is m with its operation.
 func (g *guard) delivery(ctx context.Context, m *message.Message) *delivery {
 	d := &delivery{m: m, handler: message.HandlerNameFromCtx(ctx)}
 	d.op, d.err = g.operation(m)
@@ -247,7 +247,7 @@ func (g *guard) operation(m *message.Message) (op stet.Op, err error) {
 	return g.o.Operation(m)
 }
 
-// tell is what the router is told.
+// tell returns the result for the router.
 func (g *guard) tell(ctx context.Context, d *delivery, decision stetmsg.Decision) ([]*message.Message, error) {
 	var produced []*message.Message
 	if decision.Action == stetmsg.Ack {

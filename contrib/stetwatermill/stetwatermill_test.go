@@ -31,7 +31,7 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// fixture is a router over channels, and what has been seen of it.
+// fixture is a router over channels, and its observed messages.
 type fixture struct {
 	*testing.T
 	engine *stet.Engine
@@ -210,7 +210,7 @@ func TestProducedMessagesArePublishedAgainAsTheyWere(t *testing.T) {
 	f.publish("orders", order("1"))
 	for i, m := range f.receive("invoices", 3) {
 		if !slices.ContainsFunc(produced, m.Equals) {
-			t.Errorf("message %d, %s %v %q, is not one of those that the handler has produced", i, m.UUID, m.Metadata, m.Payload)
+			t.Errorf("message %d, %s %v %q, was not produced by the handler", i, m.UUID, m.Metadata, m.Payload)
 		}
 	}
 	if got := f.list(); len(got) != 1 {
@@ -238,7 +238,7 @@ func TestEachHandlerOfATopicHandlesEachMessage(t *testing.T) {
 }
 
 // Two handlers of a topic that share a scope: the second one would be skipped in silence.
-func TestHandlersThatShareAScopeAreTold(t *testing.T) {
+func TestHandlersThatShareAScopeGetMismatch(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	o.Operation = stetwatermill.By(stetmsg.Header("shop", "id"))
@@ -256,7 +256,7 @@ func TestHandlersThatShareAScopeAreTold(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeHandledIsPutAsideWithItsReason(t *testing.T) {
+func TestMessageThatCannotBeHandledIsADeadLetterWithItsReason(t *testing.T) {
 	f := newFixture(t)
 	f.router.AddConsumerHandler("billing", "orders", f.pubsub, func(m *message.Message) error {
 		switch f.ran(m.UUID); m.UUID {
@@ -337,7 +337,7 @@ func TestHandlerThatLeavesByGoexitLeavesNoMessageInTheAir(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeStoredIsNotPublished(t *testing.T) {
+func TestMessagesThatCannotBeStoredAreNotPublished(t *testing.T) {
 	for name, of := range map[string]func() []*message.Message{
 		"too large": func() []*message.Message { return []*message.Message{message.NewMessage("x", make([]byte, 1<<20))} },
 		"nil":       func() []*message.Message { return []*message.Message{nil} },
@@ -389,7 +389,7 @@ func TestMessageThatIsAcknowledgedTooEarlyIsReported(t *testing.T) {
 	}
 }
 
-func TestRetryErrorCanBeToldFromOthers(t *testing.T) {
+func TestRetryErrorIsDistinguishable(t *testing.T) {
 	f := newFixture(t)
 	busy := errors.New("busy")
 	m := order("1")

@@ -74,7 +74,7 @@ func TestMessageThatHasToWaitIsHeldForABoundedTime(t *testing.T) {
 	}
 }
 
-func TestMessageWhoseOutcomeIsGoneIsAcknowledgedAndReported(t *testing.T) {
+func TestMessageWithDiscardedOutcomeIsAcknowledgedAndReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: time.Hour})
 		var log stettest.Log
@@ -98,7 +98,7 @@ func TestMessageWhoseOutcomeIsGoneIsAcknowledgedAndReported(t *testing.T) {
 	})
 }
 
-// What was settled by another adapter, or by an operator, has no messages.
+// An operation that another adapter or an operator settled has no messages.
 func TestMessageThatWasExecutedElsewhereIsAcknowledged(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	var log stettest.Log
@@ -135,7 +135,7 @@ func TestPoisonQueueIsNotTheTopicThatMessagesComeFrom(t *testing.T) {
 }
 
 // Two middlewares around one handler, on the router and on the handler.
-func TestMiddlewareWithinItselfIsToldAndSettlesNothing(t *testing.T) {
+func TestMiddlewareWithinItselfIsRefusedAndSettlesNothing(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	g := alone(t, engine, func(o *stetwatermill.Options) { o.MaxPause = -1 })
 	runs := 0
@@ -148,7 +148,7 @@ func TestMiddlewareWithinItselfIsToldAndSettlesNothing(t *testing.T) {
 	}
 }
 
-func TestMessageThatItsHandlerHasAcknowledgedAndThatHasToComeAgainIsReported(t *testing.T) {
+func TestMessageAcknowledgedByItsHandlerButNotHandledIsReported(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	o.Operation = func(*message.Message) (stet.Op, error) { return stet.Op{Scope: "s", Key: "k"}, nil }
@@ -156,7 +156,7 @@ func TestMessageThatItsHandlerHasAcknowledgedAndThatHasToComeAgainIsReported(t *
 		m.Ack()
 		return nil, stet.Retryable(errors.New("busy"))
 	})(order("1"))
-	if err == nil || !strings.Contains(f.log.String(), "and is lost") || strings.Contains(f.log.String(), "before it was handled") {
+	if err == nil || !strings.Contains(f.log.String(), "but is lost") || strings.Contains(f.log.String(), "before it was handled") {
 		t.Errorf("%v; log: %s", err, f.log.String())
 	}
 }

@@ -170,7 +170,7 @@ func (w Words) Refuse(err error) Refusal {
 	switch x := stet.ExecutionOf(err); stet.KindOf(err) {
 	case stet.KindMismatch:
 		return Refusal{"mismatch", "Not executed: this idempotency key was used before for another call, of another tool or with other arguments. " +
-			"To repeat that call, send what it sent. For a new action, use a new key.", false, stet.NotExecuted, 0}
+			"To repeat that call, send the same arguments. For a new action, use a new key.", false, stet.NotExecuted, 0}
 	case stet.KindInFlight:
 		return Refusal{"in-flight", "Still running: the first of these calls has not ended. Do not use another key. Call it again in a while, " + w.same() + ", to get its result.",
 			true, stet.MayHaveExecuted, after}

@@ -74,7 +74,7 @@ func op(amount string) stet.Op {
 	return stet.Op{Scope: "single-tenant", Key: "k", Fingerprint: order(amount)}
 }
 
-func TestWhatDoHasRunIsToldByGRPC(t *testing.T) {
+func TestGRPCReturnsOutcomesOfDo(t *testing.T) {
 	detailed, err := status.New(codes.FailedPrecondition, "declined").WithDetails(wrapperspb.String("d"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,14 +96,14 @@ func TestWhatDoHasRunIsToldByGRPC(t *testing.T) {
 			t.Error(a.st.Proto())
 		}
 		if strings.Contains(a.st.Message(), "secret") {
-			t.Errorf("the text of an error of another adapter was told: %s", a.st.Message())
+			t.Errorf("the response has the text of an error of another adapter: %s", a.st.Message())
 		}
 		b.want(b.call("2", key, "k"), "FailedPrecondition MISMATCH not executed")
 		b.wantRuns(0)
 	}
 }
 
-func TestWhatGRPCHasRunIsToldByTheOthers(t *testing.T) {
+func TestOtherAdaptersReturnOutcomesOfGRPC(t *testing.T) {
 	b := known(t, stet.Options{})
 	b.charge = func(context.Context, string) (proto.Message, error) {
 		return nil, status.Error(codes.NotFound, "no such account")

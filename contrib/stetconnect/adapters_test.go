@@ -42,7 +42,7 @@ var alike = stet.NewFingerprint([]byte("order 7"))
 
 func likeOthers(context.Context, connect.AnyRequest) (store.Fingerprint, error) { return alike, nil }
 
-func TestAnOutcomeOfAnotherFaceIsToldAndNothingRunsAgain(t *testing.T) {
+func TestOutcomeOfAnotherAdapterIsReturnedAndNothingRunsAgain(t *testing.T) {
 	page, err := stethttp.Outcome(200, http.Header{"Content-Type": {"text/html"}}, []byte("<p>"))
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestFieldsOfAnErrorThatIsPassedOnAreNotSent(t *testing.T) {
 
 // A service calls another one, and returns its error unchanged. What stet says there is of
 // the operation of the other service.
-func TestWhatStetSaysOfAnotherOperationIsNotSaidOfThisOne(t *testing.T) {
+func TestErrorOfAnotherOperationDoesNotDescribeThisOne(t *testing.T) {
 	below := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, nil)
 	charge := func(ctx context.Context, _ *connect.Request[text]) (*connect.Response[object], error) {
 		_, err := below.to().CallUnary(ctx, ask("10")) // without a key

@@ -31,7 +31,7 @@ func meeting(t *testing.T) (*stet.Engine, *payments, *mcp.ClientSession) {
 	return e, srv, connect(t, srv.Server, nil)
 }
 
-func TestWhatWasDoneByAnotherFaceIsTold(t *testing.T) {
+func TestOutcomesOfAnotherAdapterAreReturned(t *testing.T) {
 	e, srv, c := meeting(t)
 	args := `{"cents":42}`
 	for key, tc := range map[string]struct {
@@ -73,7 +73,7 @@ func TestWhatWasDoneByAnotherFaceIsTold(t *testing.T) {
 	}
 }
 
-func TestAnotherFaceReadsWhatAToolHasDone(t *testing.T) {
+func TestAnotherAdapterReadsTheOutcomeOfATool(t *testing.T) {
 	e, srv, c := meeting(t)
 	callTool(t, c, pay("k1", `{"cents":42}`))
 	again := func(context.Context) (receipt, error) { srv.ran.Add(1); return receipt{}, nil }
