@@ -67,7 +67,7 @@ func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
 // postgresOptions converts the configuration of a store in PostgreSQL.
 func postgresOptions(c proxy.Store) postgres.Options {
 	return postgres.Options{Schema: c.Schema, Table: c.Table, PgBouncer: c.PgBouncer, Writers: c.Writers, Readers: c.Readers,
-		MaxQueue: c.MaxQueue, MayLoseCommits: c.MayLoseCommits}
+		MayLoseCommits: c.MayLoseCommits}
 }
 
 func (s *storage) openPostgres(ctx context.Context) error {

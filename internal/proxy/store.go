@@ -26,7 +26,7 @@ type Store struct {
 	PgBouncer      bool   `yaml:"pgbouncer" of:"postgres"`
 	Writers        int    `yaml:"writers" of:"postgres"`
 	Readers        int    `yaml:"readers" of:"postgres sqlite"`
-	MaxQueue       int    `yaml:"max_queue" of:"postgres sqlite"`
+	MaxQueue       int    `yaml:"max_queue" of:"sqlite"`
 	MayLoseCommits bool   `yaml:"may_lose_commits" of:"postgres"`
 
 	BusyTimeout Duration `yaml:"busy_timeout" of:"sqlite"`

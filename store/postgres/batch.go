@@ -58,7 +58,7 @@ func (b *batcher[T]) do(ctx context.Context, v T) (*op[T], error) {
 		return o, o.err
 	case len(b.queue) >= b.limit:
 		b.mu.Unlock()
-		return o, fmt.Errorf("postgres: %d calls wait, the limit of Options.MaxQueue: %w", b.limit, store.ErrNotDone)
+		return o, fmt.Errorf("postgres: %d calls wait already: %w", b.limit, store.ErrNotDone)
 	}
 	o.done = make(chan struct{})
 	b.queue = append(b.queue, o)

@@ -68,12 +68,11 @@ UPDATE {records} r SET gone = true, ` + bare + `, due_at = r.forget_at,
 WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`
 
-// Browse implements store.Browser. It looks at no more than 2,000 records of each
-// state. Records that are not settled come in the order of their claims if q asks
-// for such states alone, and for no two of running, retryable and accepted: a record
-// that goes from one to another gets a new place in that order. All others come in
-// the order of their IDs. Where q.Scope is set, the latter looks at the scope's
-// records alone, and the former at those of all scopes.
+// Browse implements store.Browser. It reads at most 2,000 records of each state. Unsettled records
+// come in the order of their claims if q asks for such states only, and for at most one of running,
+// retryable and accepted, because a change between these moves a record in that order. All others
+// come in the order of their IDs. With q.Scope, the order by IDs reads the records of the scope
+// only, and the order by claims those of all scopes.
 func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Page{}, err

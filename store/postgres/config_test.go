@@ -89,7 +89,7 @@ func TestServicesCallbacksAndSettingsAreNotTheStores(t *testing.T) {
 }
 
 func TestPageHasTheNumberOfConnections(t *testing.T) {
-	s := &Store{o: Options{Writers: defaultWriters, Readers: defaultReaders}}
+	s := &Store{o: Options{Writers: 2, Readers: 2}}
 	config, err := pgxpool.ParseConfig("postgres://localhost/x")
 	if err != nil {
 		t.Fatal(err)

@@ -423,7 +423,8 @@ func eachUse(ctx context.Context, s *Store, claims []store.Claim) {
 
 // A call for which there is no room in the queue leaves nothing to clean up.
 func TestFullQueueRefuses(t *testing.T) {
-	s := open(t, nil, Options{Writers: 1, MaxQueue: 1})
+	s := open(t, nil, Options{Writers: 1})
+	s.asks.limit, s.ends.limit = 1, 1
 	tx, err := s.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

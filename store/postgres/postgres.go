@@ -30,12 +30,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Defaults and limits.
+// Limits.
 const (
-	defaultWriters  = 2
-	defaultReaders  = 2
-	defaultMaxQueue = 1 << 15
-
+	maxQueue      = 1 << 15 // claims, settles and reads that wait for a connection, each
 	maxBatch      = 256     // calls in one statement
 	maxBatchBytes = 8 << 20 // of results in one statement, unless it is one
 	batchTimeout  = 15 * time.Second
@@ -60,9 +57,6 @@ type Options struct {
 	// are in flight at a time, and Readers how many with reads, each on a
 	// connection of the store's own. Default 2 and 2.
 	Writers, Readers int
-	// MaxQueue bounds how many claims, how many settles and how many reads wait
-	// for that; more get an error at once, and nothing is done. Default 32,768.
-	MaxQueue int
 	// MayLoseCommits accepts a server that acknowledges a commit before it is on
 	// disk: one with fsync or synchronous_commit off. Where such a server or its
 	// machine crashes, outcomes that were returned already are lost, and those
@@ -76,36 +70,55 @@ type Options struct {
 // Store is a store.TxStore, store.Watcher, store.Sweeper and store.Browser in
 // PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	o                       Options
-	n                       names
-	sql                     statements
-	pool                    *pgxpool.Pool  // the service's, for RunTx
-	ours                    bool           // Close closes pool
-	own                     *pgxpool.Pool  // the store's; its size is the sum of what may be in use
-	asks                    batcher[write] // claims and acceptances
-	ends                    batcher[write] // what follows on those, and waits for no row
-	reads                   batcher[read]
-	confirms                batcher[struct{}] // see confirm
-	late                    atomic.Int64      // writes whose callers have left
-	standbyWait             standbyWait
-	slow, works, lockedRows limit // see connlimits.go
-	commits, beat, sweeps   limit
-	locked                  lockedKeys
-	listener                *listener
-	dueFrom                 atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
-	replay                  replayShare            // of claims and acceptances
-	txReplay                replayShare            // of transactions
-	groups                  *semaphore.Weighted    // of keys that groups have locked
-	rollbacks               rollbacks
-	durability              durability
-	closed                  atomic.Bool
+	o   Options
+	n   names
+	sql statements
+	connections
+	batches
+	limits
+	lifetime
 
+	locked     lockedKeys
+	listener   *listener
+	dueFrom    atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
+	durability durability
+	looked     func() // for tests: a heartbeat has skipped locked rows
+}
+
+// connections are the pools of a store.
+type connections struct {
+	pool      *pgxpool.Pool // the service's, for RunTx
+	ours      bool          // Close closes pool
+	own       *pgxpool.Pool // the store's; its size is the sum of the store's limits
+	rollbacks rollbacks
+}
+
+// batches are the calls that share statements.
+type batches struct {
+	asks        batcher[write] // claims and acceptances
+	ends        batcher[write] // writes that follow on those, and wait for no row
+	reads       batcher[read]
+	confirms    batcher[struct{}] // see confirm
+	late        atomic.Int64      // writes whose callers have left
+	standbyWait standbyWait
+	replay      replayShare // of claims and acceptances
+	txReplay    replayShare // of transactions
+}
+
+// limits bound the connections and locks of other calls; see connlimits.go.
+type limits struct {
+	slow, works, lockedRows, commits, beat, sweeps limit
+
+	groups        *semaphore.Weighted // of keys that groups have locked
+	groupKeys     int64               // the size of groups
+	commitTimeout time.Duration       // of a commit, and of reading its result
+}
+
+// lifetime ends the store's goroutines.
+type lifetime struct {
+	closed     atomic.Bool
 	background context.Context // ends with the store
 	cancel     context.CancelFunc
-
-	groupKeys     int64         // the size of groups
-	commitTimeout time.Duration // of a commit, and of finding out about one
-	looked        func()        // for tests: a heartbeat has skipped locked rows
 }
 
 var (
@@ -173,8 +186,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres: New needs a pool; Open makes one")
 	}
-	if o.Writers < 0 || o.Readers < 0 || o.MaxQueue < 0 {
-		return nil, fmt.Errorf("postgres: Options.Writers (%d), Readers (%d) and MaxQueue (%d) must not be negative", o.Writers, o.Readers, o.MaxQueue)
+	if o.Writers < 0 || o.Readers < 0 {
+		return nil, fmt.Errorf("postgres: Options.Writers (%d) and Readers (%d) must not be negative", o.Writers, o.Readers)
 	}
 	n, err := newNames(o)
 	if err != nil {
@@ -184,9 +197,9 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.PgBouncer && prepares(config) {
 		return nil, errors.New("postgres: with Options.PgBouncer the pool must not prepare statements: set ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe")
 	}
-	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
-	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, commitTimeout: 10 * time.Second}
+	o.Writers, o.Readers = cmp.Or(o.Writers, 2), cmp.Or(o.Readers, 2)
+	s := &Store{o: o, n: n, sql: newStatements(n)}
+	s.pool, s.commitTimeout = pool, 10*time.Second
 	s.replay.over, s.replay.above, s.txReplay.over, s.txReplay.above = 4, 500, 32, 875
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -204,9 +217,9 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.background, s.cancel = background, cancel
 	for _, b := range []*batcher[write]{&s.asks, &s.ends} {
-		*b = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, free: o.Writers, patience: batchTimeout, ctx: background}
+		*b = batcher[write]{run: s.runWrites, limit: maxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, free: o.Writers, patience: batchTimeout, ctx: background}
 	}
-	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, free: o.Readers, patience: batchTimeout, ctx: background}
+	s.reads = batcher[read]{run: s.runReads, limit: maxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, free: o.Readers, patience: batchTimeout, ctx: background}
 	s.confirms = batcher[struct{}]{run: s.runConfirms, limit: math.MaxInt, most: math.MaxInt, bytes: 1, size: func(*struct{}) int { return 0 }, free: 1, patience: s.commitTimeout, ctx: background}
 	s.slow, s.works, s.lockedRows = make(limit, slowConns), make(limit, workConns), make(limit, lockedConns)
 	s.commits, s.beat, s.sweeps = make(limit, commitConns), make(limit, 1), make(limit, 1)

@@ -115,19 +115,18 @@ func noticed(c *pgconn.PgConn) bool {
 // errUnanswered: the server has not answered yet, and the write may still take effect.
 var errUnanswered = errors.New("the server has not answered yet, and it may still take effect")
 
-// answer is what a commit on a connection of the service's came to.
+// answer is the result of a commit on a connection of the service's.
 type answer struct {
 	at    time.Time // when it was settled
 	taken bool      // nothing was committed: the record is another's, or the claim not the newest
 }
 
-// committing has send send a COMMIT, and returns the server's answer, unless ctx ends
-// before. Then t has no connection any more: send keeps that until the answer comes,
-// none can come, or the store is closed. send has a copy of t to itself.
+// committing calls send, which sends a COMMIT, and returns the server's answer, unless ctx ends
+// before. Then t has no connection any more: send has its own copy of t, and uses the connection
+// until the answer comes, none can come, or the store is closed.
 //
-// Where the transaction has seen that commits wait for no standby (alone), there is no
-// wait to be cut short: send is called unchanged, which costs less. A standby that is configured while the transaction runs counts from the next
-// one on.
+// If commits wait for no standby (alone), no wait can end early, and send is called directly.
+// A standby that is configured while the transaction runs counts from the next one on.
 func (t *transaction) committing(ctx context.Context, alone bool, send func(context.Context, *transaction) (answer, error)) (answer, error) {
 	if alone {
 		return send(ctx, t)

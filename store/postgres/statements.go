@@ -16,17 +16,40 @@ import (
 
 // statements are the SQL of a store, with its names put in.
 type statements struct {
-	insert, end, read, extend           *statement // for many at a time
-	insertOne, endOne, regrant          *statement // for one at a time
-	markUnknown, watch, sweep, confirm  *statement
-	browse, browseOpen, expire, replace *statement // of operators
-	finish, audible                     *statement // of transactions, on connections of the service's
+	leaseStatements
+	workStatements
+	txStatements
+	operatorStatements
+}
 
-	accept, acceptOne, reaccept, take, look, giveBack                 *statement // of accepted operations
-	cancel, cancelRun, save, amend, dueRun, dueAny, dueRelay, relayed *statement
-	takeFree, relayedFree                                             *statement
+// leaseStatements are the statements of claims under a lease.
+type leaseStatements struct {
+	insert, end, read, extend          *statement // for many at a time
+	insertOne, endOne, regrant         *statement // for one at a time
+	markUnknown, watch, sweep, confirm *statement
+}
 
-	enter, load, concurrent, finishOld *statement // of transactions; for pgx
+// operatorStatements are the statements of operators.
+type operatorStatements struct {
+	browse, browseOpen, expire, replace *statement
+}
+
+// workStatements are the statements of accepted operations and their messages.
+type workStatements struct {
+	acceptStatements
+	cancel, cancelRun, save, amend *statement
+	dueRun, dueAny                 *statement
+	dueRelay, relayed, relayedFree *statement
+}
+
+type acceptStatements struct {
+	accept, acceptOne, reaccept, take, takeFree, look, giveBack *statement
+}
+
+// txStatements are the statements of transactions, on connections of the service's.
+type txStatements struct {
+	finish, finishOld, audible         *statement
+	enter, load, concurrent            *statement // for pgx
 	enterGroup, finishGroup, tellGroup *statement
 }
 
@@ -259,7 +282,7 @@ func newStatements(n names) statements {
 	leaves := change{params: relayed, set: toRelayed, where: "r.fence = e.fence AND r.state IN ({completed}, {failed}) AND r.work IS NOT NULL", returning: "r.id"}
 	regrant := regranting(claimed, slices.Concat(toRunning), "1", "r.attempt + 1")
 	reaccept := regranting(accepted, slices.Concat(toWaiting, assignments{{"due_at", "NULL"}}), "0", "r.attempt")
-	return statements{
+	return statements{leaseStatements: leaseStatements{
 		insert:      make(inserting(toRunning, "1", unseenMany(claimed))),
 		insertOne:   make(inserting(toRunning, "1", unseenOne(claimed))),
 		regrant:     make(regrant.waiting()),
@@ -271,19 +294,20 @@ func newStatements(n names) statements {
 		watch:       make(sqlWatch),
 		sweep:       make(sqlSweep),
 		confirm:     make(sqlConfirm),
-
+	}, operatorStatements: operatorStatements{
 		browse:     reading(make(sqlBrowse)),
 		browseOpen: reading(make(sqlBrowseOpen)),
 		expire:     make(sqlExpire),
 		replace:    make(sqlReplace),
-
-		accept:      make(inserting(toWaiting, "0", unseenMany(accepted))),
-		acceptOne:   make(inserting(toWaiting, "0", unseenOne(accepted))),
-		reaccept:    make(reaccept.waiting()),
-		take:        make(takes.waiting()),
-		takeFree:    make(takes.free(many(taking))),
-		look:        reading(make(sqlLook)),
-		giveBack:    make(sqlGiveBack),
+	}, workStatements: workStatements{acceptStatements: acceptStatements{
+		accept:    make(inserting(toWaiting, "0", unseenMany(accepted))),
+		acceptOne: make(inserting(toWaiting, "0", unseenOne(accepted))),
+		reaccept:  make(reaccept.waiting()),
+		take:      make(takes.waiting()),
+		takeFree:  make(takes.free(many(taking))),
+		look:      reading(make(sqlLook)),
+		giveBack:  make(sqlGiveBack),
+	},
 		cancel:      make(cancelling.waiting()),
 		cancelRun:   make(sqlCancelRun),
 		save:        make(saveSQL(true)),
@@ -293,7 +317,7 @@ func newStatements(n names) statements {
 		dueRelay:    make(dueSQL(sqlDueRelay, "relay_due")),
 		relayed:     make(leaves.waiting()),
 		relayedFree: make(leaves.free(many(relayed))),
-
+	}, txStatements: txStatements{
 		finish:    make(sqlFinish),
 		finishOld: make(sqlFinishOld),
 		audible:   make("SELECT " + audible),
@@ -305,5 +329,5 @@ func newStatements(n names) statements {
 		enterGroup:  make(sqlEnterGroup),
 		finishGroup: make(finishing(many(finished)) + " ORDER BY e.id RETURNING r.settled_at"),
 		tellGroup:   make(sqlTellGroup),
-	}
+	}}
 }

@@ -16,12 +16,11 @@ import (
 // sqlLock takes the lock of someLock.
 const sqlLock = "SELECT pg_advisory_xact_lock($1::bigint)"
 
-// InTx implements store.WorkTxStore, on a connection of the pool. Like RunTx's, the
-// transaction must not be ended by fn, and its commit is not given up when ctx ends.
-// If the commit is not acknowledged, InTx waits up to 10 seconds until the transaction
-// has ended on the server.
+// InTx implements store.WorkTxStore, on a connection of the pool. As in RunTx, fn must not
+// end the transaction, and the end of ctx does not interrupt the commit. If the commit is not
+// acknowledged, InTx waits up to 10 seconds until the transaction has ended on the server.
 //
-// It works at READ COMMITTED, whatever the server's default is: above it, a heartbeat's
+// It works at READ COMMITTED, also if the server's default is another: above it, a heartbeat's
 // write would prevent the commit of a run that is longer than a third of its lease.
 // With Options.TxOptions above it InTx is store.ErrInvalid, and fn is not called.
 func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {

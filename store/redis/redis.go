@@ -38,6 +38,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,15 @@ type Store struct {
 	watchers hub
 	writer   *scheduleWriter // of a cluster
 	checks   serverChecks
+	position position
 
+	closed atomic.Bool
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// position is where the next sweep and the next Due begin.
+type position struct {
 	mu       sync.Mutex
 	cursor   int  // the shard at which the next sweep begins
 	degraded bool // the last sweep did not reach all servers of the cluster
@@ -107,10 +116,6 @@ type Store struct {
 	sought  atomic.Int64 // the shard at which the next Due without the schedule begins
 	missing atomic.Int64 // queues of the last Due whose servers did not answer
 	dueFrom atomic.Value // the name with which the next Due of all names begins: a string
-
-	closed atomic.Bool
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
 }
 
 var (
@@ -133,15 +138,11 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	if len(o.Prefix) > maxPrefix || strings.ContainsAny(o.Prefix, "{}") {
 		return nil, fmt.Errorf("redis: Options.Prefix is %q; it must have at most %d bytes and no braces, which choose the hash slot", o.Prefix, maxPrefix)
 	}
-	if o.Prefix == "" {
-		o.Prefix = defaultPrefix
-	}
+	o.Prefix = cmp.Or(o.Prefix, defaultPrefix)
 	if err := o.checkReplicas(client); err != nil {
 		return nil, err
 	}
-	if o.CheckEvery == 0 {
-		o.CheckEvery = defaultCheckEvery
-	}
+	o.CheckEvery = cmp.Or(o.CheckEvery, defaultCheckEvery)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

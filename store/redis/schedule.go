@@ -113,7 +113,7 @@ func (s *Store) due(ctx context.Context, q dueQuery) ([]store.Record, error) {
 	var failed error
 	for round := 0; len(all.recs) < q.limit && round < maxRounds && ctx.Err() == nil; round++ {
 		room := q.limit - len(all.recs)
-		reads, more, err := s.scheduled(ctx, q, max(room, minReads, min(int(s.missing.Load())*4, shards)))
+		reads, more, err := s.scheduled(ctx, q, max(room, minReads, min(int(s.position.missing.Load())*4, shards)))
 		lost := err != nil
 		if failed = cmp.Or(failed, err); lost {
 			reads = s.unscheduled(ctx, q)
@@ -140,7 +140,7 @@ func (s *Store) scheduled(ctx context.Context, q dueQuery, limit int) (reads []q
 	defer cancel()
 	from := ""
 	if len(q.names) == 0 {
-		from, _ = s.dueFrom.Swap("").(string)
+		from, _ = s.position.dueFrom.Swap("").(string)
 	}
 	args := append([]string{strconv.Itoa(max(limit, maxPeeked)), strconv.Itoa(store.MaxDueNames), from}, q.names...)
 	reply, err := s.eval(ctx, scheduleScript, []string{s.scheduleKey(q.what)}, args...)
@@ -149,7 +149,7 @@ func (s *Store) scheduled(ctx context.Context, q dueQuery, limit int) (reads []q
 	}
 	p := partsOf(reply)
 	if from := next[string](p); from != "" {
-		s.dueFrom.Store(from)
+		s.position.dueFrom.Store(from)
 		more = true
 	}
 	each := maxPeeked / max(len(p.rest)/2, 1) // queues of one name, or more
@@ -193,7 +193,7 @@ func (s *Store) unscheduled(ctx context.Context, q dueQuery) []queueRead {
 	if !s.cluster {
 		return nil
 	}
-	from := int(s.sought.Add(blind)-blind) % shards
+	from := int(s.position.sought.Add(blind)-blind) % shards
 	_, waiting, _ := s.readShards(ctx, from, from+blind, 0) // those of the servers that answer
 	return slices.DeleteFunc(waiting[q.what], func(r queueRead) bool {
 		return r.next > 0 || len(q.names) > 0 && !slices.Contains(q.names, r.name)
@@ -239,7 +239,7 @@ func (s *Store) readQueues(ctx context.Context, q dueQuery, reads []queueRead, r
 	if lost {
 		return h, cmp.Or(failed, err)
 	}
-	s.missing.Store(int64(missing))
+	s.position.missing.Store(int64(missing))
 	ctx, cancel := s.phase(ctx, 1)
 	defer cancel()
 	// If writing fails, the queues are read again.

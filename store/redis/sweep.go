@@ -23,14 +23,14 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	if err := s.begin(ctx); err != nil {
 		return swept, err
 	}
-	s.mu.Lock()
-	from, to := s.cursor, s.cursor+stretch
-	if s.degraded { // each step waits for the server that is down: fewer steps
+	s.position.mu.Lock()
+	from, to := s.position.cursor, s.position.cursor+stretch
+	if s.position.degraded { // each step waits for the server that is down: fewer steps
 		to += 3 * stretch
 	}
 	to = min(to, shards)
-	s.cursor = to % shards
-	s.mu.Unlock()
+	s.position.cursor = to % shards
+	s.position.mu.Unlock()
 	limit = max(limit, 1)
 	expired, waiting, err := s.readShards(ctx, from, to, limit)
 	if partial, ok := errors.AsType[*store.PartialError](err); ok {
@@ -50,12 +50,12 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 			cancel()
 		}
 	}
-	s.mu.Lock()
+	s.position.mu.Lock()
 	if full {
-		s.cursor = from // there is more here
+		s.position.cursor = from // there is more here
 	}
-	s.degraded = err != nil && s.cluster
-	s.mu.Unlock()
+	s.position.degraded = err != nil && s.cluster
+	s.position.mu.Unlock()
 	if err != nil {
 		return swept, &store.PartialError{Cause: explain("sweep", err)}
 	}

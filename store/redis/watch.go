@@ -23,10 +23,8 @@ var (
 
 // Watch implements store.Watcher, by publish/subscribe. The end of a run is published only if
 // a caller watches it, because a cluster sends messages to all of its servers. One subscription,
-// which lasts until Close, serves all watchers of the process.
-//
-// With a client that is not a Listener it returns an error, so that its caller
-// polls.
+// which lasts until Close, serves all watchers of the process. With a client that is not a
+// Listener it returns an error, so that its caller polls.
 func (s *Store) Watch(ctx context.Context, id store.ID, fenced int64) error {
 	if err := s.begin(ctx); err != nil {
 		return err
