@@ -68,7 +68,7 @@ func install(t *testing.T, packages ...string) (dir string) {
 	return dir
 }
 
-// schema has a service of few rights: those that README.md names.
+// schema has a service with the rights that README.md lists.
 const schema = `CREATE TABLE charges (id bigserial PRIMARY KEY, key text NOT NULL, amount bigint NOT NULL);
 DO $$ BEGIN CREATE ROLE shop LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$; -- it is the server's, not the database's
 GRANT INSERT, SELECT ON charges TO shop;
@@ -168,7 +168,7 @@ func TestServiceBehindPgBouncerInTransactionModeKeepsItsPromises(t *testing.T) {
 	nodeTests(t, dir, env, 4, filepath.Join("test", "bouncer", "*.test.js"))
 }
 
-// What the README has is what is tested in examples/node, and by TestFormInABrowserChargesOnce.
+// The README's code is tested in examples/node, and by TestFormInABrowserChargesOnce.
 func TestProgramsOfTheReadmeAreTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -185,7 +185,7 @@ func TestProgramsOfTheReadmeAreTheExamples(t *testing.T) {
 	}
 }
 
-// What is published has the files that it needs, and nothing that is for the tests.
+// The published package has the files that it needs, and no files of the tests.
 func TestPackedPackageHasItsFiles(t *testing.T) {
 	needNode(t)
 	out := rig.Run(t, ".", nil, "npm", "pack", "--dry-run", "--json", "--loglevel=error")

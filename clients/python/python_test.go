@@ -206,7 +206,7 @@ func TestGoAndPythonShareOneKey(t *testing.T) {
 				t.Errorf("%s, %s: first %+v\nagain %+v", flavour, way.name, first, again)
 			}
 			a, b := send(t, ours, `{"amount": 7}`, key), send(t, theirs, `{"amount": 7}`, key)
-			// Go's detail also says which part differs: stet_begin does not return the name of what is stored.
+			// Go's detail also says which part differs: stet_begin does not return the name of the stored operation.
 			a.body = regexp.MustCompile(` It was of an operation with [^"]*?\)\.`).ReplaceAllString(a.body, "")
 			if a != b || a.problem != "mismatch" {
 				t.Errorf("%s: another request gets of Go %+v\nof Python %+v", flavour, a, b)
@@ -221,7 +221,7 @@ func TestGoAndPythonShareOneKey(t *testing.T) {
 	}
 }
 
-// sameRefusals sends what is refused. A server of WSGI joins header fields of one name.
+// sameRefusals sends requests that are refused. A server of WSGI joins header fields of one name.
 func sameRefusals(t *testing.T, ours, theirs string, wsgi bool) {
 	t.Helper()
 	for name, c := range map[string]struct {
@@ -253,7 +253,7 @@ func sameInFlight(t *testing.T, s *postgres.Store, ours, theirs string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing is to be kept
+	defer tx.Rollback(context.Background()) //nolint:errcheck // no row is needed later
 	print := stet.NewFingerprint([]byte("POST"), []byte(target), []byte("application/json"), nil, []byte("{}"))
 	if _, err := tx.Exec(t.Context(), "SELECT stet.stet_begin('acct_1', 'at-work', $1)", print[:]); err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func sameInFlight(t *testing.T, s *postgres.Store, ours, theirs string) {
 	}
 }
 
-// What the README has is what is tested in examples/python.
+// The README's code is tested in examples/python.
 func TestProgramBehindTheSidecarIsTheExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

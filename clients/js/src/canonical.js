@@ -43,7 +43,7 @@ function add(root, pointer) {
   at.excluded = true;
 }
 
-// arrange reads the text once, without recursion: bodies may be nested deeply. What is written is
+// arrange reads the text once, without recursion: bodies may be nested deeply. The output is
 // joined by +, which V8 does without copying.
 function arrange(text, root) {
   const reader = new Reader(text);
@@ -60,7 +60,7 @@ function arrange(text, root) {
       }
       value = open.pop().written();
     }
-    // A value ends here, and perhaps what is around it.
+    // A value ends here, and perhaps the object or array around it.
     for (;;) {
       const around = open.at(-1);
       if (around === undefined) {

@@ -44,7 +44,7 @@ export interface Answer {
   told(): Promise<void>;
 }
 
-/** The options of fetch: those of the global one that survive a reload, and the operation's own. */
+/** The options of fetch that survive a reload, and the operation's own. */
 export interface OperationInit {
   /** Any but GET and HEAD. */
   method: string;

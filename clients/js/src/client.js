@@ -239,7 +239,7 @@ async function resume(c, signal) {
     }
   };
   await Promise.all(Array.from({ length: concurrency }, work));
-  return answers.filter((answer) => answer !== undefined); // without those that another tab has ended
+  return answers.filter((answer) => answer !== undefined); // another tab has ended the others
 }
 
 async function forget(c, operation, unsettled) {

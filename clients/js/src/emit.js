@@ -10,8 +10,8 @@ export function lets(client, run) {
 const known = new Set(['to', 'key', 'header', 'body']);
 
 /**
- * Adds a message to the outcome of the operation: it is stored by the commit of the response, sent after that, at least once,
- * and never without it. client is the one that the handler was given. It resolves to the message's ID.
+ * Adds a message to the outcome of the operation: the commit of the response stores it, and it is sent after that, at least
+ * once, and never without the commit. client is the handler's client. It resolves to the message's ID.
  */
 export async function emit(client, message) {
   const run = emitting.get(client);

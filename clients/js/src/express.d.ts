@@ -12,5 +12,5 @@ export type Handler = (req: Request & { rawBody: Buffer }, res: Response, client
 /** Returns a function that protects handlers. Wrong options are errors here. */
 export function idempotency(options: Options<Request> | SidecarOptions): (handler: Handler) => (req: Request, res: Response, next: NextFunction) => Promise<void>;
 
-/** For express.json({ verify: keepBody }), where that comes before a protected handler. */
+/** For express.json({ verify: keepBody }), if that runs before a protected handler. */
 export function keepBody(req: IncomingMessage, res: ServerResponse, body: Buffer): void;

@@ -7,7 +7,7 @@ import { fingerprinted, named, nested, parsed, read, serve } from './serve.js';
 
 const kept = Symbol('stet: the body as it came');
 
-/** For express.json({ verify: keepBody }), where that comes before a protected handler. */
+/** For express.json({ verify: keepBody }), if that runs before a protected handler. */
 export function keepBody(req, res, body) {
   req[kept] = body;
 }
@@ -39,9 +39,9 @@ export function idempotency(options) {
 async function body(o, req) {
   if (req[kept] !== undefined) return { body: (req.rawBody = req[kept]) };
   if (req.readableDidRead) {
-    if (o.sidecar) return {}; // which has told requests apart
-    o.log('something before this handler has read the request\'s body, so that requests cannot be told apart; nothing was executed. ' +
-      'Give it keepBody, as in express.json({ verify: keepBody }), or put it behind.');
+    if (o.sidecar) return {}; // which has compared the requests
+    o.log('the request\'s body was read before this handler, so requests cannot be compared; nothing was executed. ' +
+      'Use keepBody there, as in express.json({ verify: keepBody }), or register it after this handler.');
     return { refusal: problem('misconfigured', { base: o.problemBase }) };
   }
   const got = await read(o, req, req);

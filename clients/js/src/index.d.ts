@@ -35,9 +35,9 @@ export interface Message {
 }
 
 /**
- * Adds a message to the outcome of a protected handler's operation: it is stored by the commit of the response, sent after
- * that, at least once, and never without it. client is the one that the handler was given. It resolves to the message's
- * ID, and rejects what is not acceptable; PostgreSQL commits nothing after that.
+ * Adds a message to the outcome of a protected handler's operation: the commit of the response stores it, and it is sent
+ * after that, at least once, and never without the commit. client is the handler's client. It resolves to the message's
+ * ID, and rejects an invalid message; PostgreSQL commits nothing after that.
  */
 export function emit(client: object, message: Message): Promise<string>;
 

@@ -37,7 +37,7 @@ class Journal {
         else { entries++; bytes += head.size; }
       }
       if (entries >= this.limits.maxEntries || bytes > this.limits.maxBytes) {
-        throw new JournalFull(`stet: the journal has ${entries} operations; end those whose outcome was told: answer.told(), client.forget()`);
+        throw new JournalFull(`stet: the journal has ${entries} operations; remove operations whose outcome was shown: answer.told(), client.forget()`);
       }
       await t.put({ ...entry, size: entry.body.length });
       return entry;

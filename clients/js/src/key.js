@@ -5,7 +5,7 @@ const maxField = 4096; // of a quoted key, parameters included
 
 const bare = /^(?:-?[0-9]{1,15}|-?[0-9]{1,12}\.[0-9]{1,3}|"(?:[ !#-[\]-~]|\\["\\])*"|[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15})/;
 
-/** Returns the key that a header field names, as { key } or { flaw }: what is wrong with it. */
+/** Returns the key in a header field as { key }, or the error in it as { flaw }. */
 export function parseKey(field) {
   let key = field.replace(/^[ \t]+|[ \t]+$/g, '');
   if (key === '') return { flaw: 'The key is empty.' };

@@ -34,8 +34,8 @@ export function checked(options) {
 }
 
 /**
- * The default of the option rollsBack, as in stethttp.NewTx: a response of 500 and above, 408, or
- * one that comes before an execution. header returns a field's value, or undefined.
+ * The default of the option rollsBack, as in stethttp.NewTx: a status of 500 and above, 408, or
+ * a status that precedes an execution. header returns a field's value, or undefined.
  */
 export function rollsBack(status, header) {
   const grpc = header('grpc-status');

@@ -260,8 +260,8 @@ const control = new RegExp(String.raw`^${space}*(BEGIN|START\s+TRANSACTION|COMMI
 const plain = new RegExp(String.raw`^${space}*(?:START\s+TRANSACTION|(?:BEGIN|COMMIT|END|ABORT|ROLLBACK)(?:\s+(?:WORK|TRANSACTION))?)` +
   String.raw`(?:\s+ISOLATION\s+LEVEL\s+READ\s+COMMITTED)?(?:\s+READ\s+WRITE)?${space}*;?${space}*$`, 'i');
 
-// nested is the statement in place of one that begins or ends a transaction inside of the handler's, as query builders
-// have them: it does so to a savepoint. undefined where there is none of those, and for what has no counterpart.
+// nested replaces a statement that begins or ends a transaction inside the handler's, as query builders send it: the
+// replacement does so with a savepoint. It is undefined for other statements.
 function nested(tx, verb, text) {
   const savepoint = (n) => `stet_savepoint_${n}`;
   if (!plain.test(text)) return undefined;

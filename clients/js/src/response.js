@@ -6,7 +6,7 @@ const muted = [...methods, 'setHeader', 'setHeaders', 'appendHeader', 'removeHea
 
 export const destroyed = new Error('stet: the response was destroyed before its end');
 
-/** Holds back what is written to a ServerResponse. ended is resolved when its handler has ended it, and rejected with destroyed if it destroys it. */
+/** Holds back the writes to a ServerResponse. ended is resolved when its handler has ended it, and rejected with destroyed if it destroys it. */
 export class Capture {
   size = 0;
   chunks = [];
@@ -89,7 +89,7 @@ export class Capture {
     return this.res;
   }
 
-  /** The finished response, as it is stored. */
+  /** The finished response, in its stored form. */
   response() {
     const { res } = this;
     const header = res.getHeaders();

@@ -169,7 +169,7 @@ export async function serve({ options, operation, req, res, before, handler, ans
 
 /**
  * Holds back the response that the framework makes of an error, after the writes were undone, and stores it if it is a
- * refusal: 3xx, or 4xx but for those that rollsBack names. Without a response there is nothing to store.
+ * refusal: 3xx, or 4xx except the statuses of rollsBack. Without a response there is nothing to store.
  */
 function refusal({ options, operation, req, res, before, say, refuse }) {
   const capture = new Capture(res, options.sidecar ? {} : before);

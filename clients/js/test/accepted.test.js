@@ -1,4 +1,4 @@
-// Waits for what was accepted with 202: at a service of stet's in Go, and at others.
+// Waits for operations that were accepted with 202, by a Go service with stet and by others.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -42,7 +42,7 @@ for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling 
     assert.equal(await runs(gate), 1);
   });
 
-  test(`a failure of what a Go service has accepted is told ${how}`, async () => {
+  test(`a failed operation of a Go service is returned ${how}`, async () => {
     const gate = `failed ${how}`;
     await open(gate);
     const answer = await clientOf(options).fetch(`${accepting}/orders`, order(gate, 'fail'));
@@ -52,7 +52,7 @@ for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling 
   });
 }
 
-test('what has not ended within wait is resumed: the same operation, once', async () => {
+test('an operation that exceeds wait is resumed: the same operation, once', async () => {
   const gate = 'later', journal = memoryJournal();
   const first = await clientOf({ journal, wait: 100 }).fetch(`${accepting}/orders`, { ...order(gate), operation: 'o' });
   assert.deepEqual(brief(first), { execution: 'may-have-executed', settled: false, reason: 'wait' });
@@ -112,7 +112,7 @@ test('events are read however they are cut into pieces and lines, and asked for 
   assert.deepEqual(requests.slice(1).map(({ headers }) => headers['last-event-id']), [undefined, undefined, 'one', 'one', 'one']);
 });
 
-test('a status resource of another origin gets no header, one that redirects does not pass them on, and neither gets the key', async (t) => {
+test('a status resource of another origin gets no header, a redirect does not pass headers on, and neither gets the key', async (t) => {
   const other = await service(t, running, ended({ status: 200, result: 1 }), ended({ status: 200, result: 2 }));
   const own = await service(t, reply(202, { Location: `${other.url}/status` }), reply(202, { Location: '/moved' }), reply(307, { Location: `${other.url}/status` }));
   const secret = { ...post, headers: { ...post.headers, Authorization: 'Bearer x', 'X-Account': 'acct_1' } };

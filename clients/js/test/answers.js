@@ -1,9 +1,9 @@
-// A service of the tests, which answers as it is told.
+// A service of the tests with prepared responses.
 
 import { once } from 'node:events';
 import http from 'node:http';
 
-/** A service that answers each request by the next of some functions, the last again and again; requests are what it got. */
+/** A service that answers each request by the next of some functions, the last again and again; requests has the received ones. */
 export async function service(t, ...answers) {
   const requests = [];
   const server = http.createServer(async (req, res) => {

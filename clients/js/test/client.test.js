@@ -29,7 +29,7 @@ test('one operation has one key, and the same bytes in every attempt', async (t)
 const copied = { 'Idempotency-Execution': 'not executed' };
 const stored = { 'Idempotency-Expires': 'Sat, 01 Jan 2000 12:00:00 GMT', ...copied };
 
-// What an answer means, as in stetclient: the answer that comes every time, and what is told of it.
+// What a response means, as in stetclient: the response that comes every time, and its reading.
 for (const [what, answer, want] of [
   ['201', reply(201), { execution: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['400', reply(400), { execution: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
@@ -70,7 +70,7 @@ for (const [what, answer, want] of [
   ['a 201 that breaks off', (res) => res.writeHead(201, { 'Content-Length': 9 }).write('paid', () => res.socket.destroy()), { execution: 'executed', settled: false, reason: 'attempts', attempts: 4 }],
   ['a response that is too large', reply(201, {}, 'x'.repeat(2 << 20)), { execution: 'executed', settled: true, reason: 'gone', attempts: 1 }],
 ]) {
-  test(`what is answered with ${what}`, async (t) => {
+  test(`a response: ${what}`, async (t) => {
     const { url, requests } = await service(t, answer);
     const client = clientOf();
     const got = await client.fetch(url, { ...pay, operation: 'o' });
@@ -99,7 +99,7 @@ test('a stored refusal after a lost attempt is the outcome', async (t) => {
   }
 });
 
-test('what was not executed leaves the journal, and its name gets another key', async (t) => {
+test('an operation that was not executed leaves the journal, and its name gets another key', async (t) => {
   const { url, requests } = await service(t, reply(401), reply(201, {}, 'paid'));
   const client = clientOf();
   assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).execution, 'not-executed');
@@ -212,7 +212,7 @@ test('a form is the same request whatever its boundary', async (t) => {
   assert.equal(new Set(requests.map(({ body }) => body)).size, 1);
 });
 
-test('resume finishes what was left, with the same key, and told ends it', async (t) => {
+test('resume finishes open operations with the same key, and told removes them', async (t) => {
   const { url, requests } = await service(t, lost, reply(201, {}, 'paid'));
   const client = clientOf({ attempts: 1 });
   assert.equal((await client.fetch(url, pay)).execution, 'may-have-executed');
@@ -277,7 +277,7 @@ test('the journal is bounded, and says so', async (t) => {
   assert.equal(requests.length, 4);
 });
 
-test('what was told is over after keep', async (t) => {
+test('an operation that was shown is removed after keep', async (t) => {
   const { url, requests } = await service(t, reply(201, {}, 'paid'));
   t.mock.timers.enable({ apis: ['Date'], now: 1e12 });
   const client = clientOf({ journal: memoryJournal({ keep: 1000 }) });
@@ -289,7 +289,7 @@ test('what was told is over after keep', async (t) => {
   assert.equal(requests.length, 2);
 });
 
-test('what is too old is not sent again, nor what a clock that was set back makes look new', async (t) => {
+test('an old operation is not sent again, also after the clock was set back', async (t) => {
   const { url, requests } = await service(t, lost, reply(201));
   t.mock.timers.enable({ apis: ['Date'], now: 1e12 });
   const client = clientOf({ attempts: 1, maxAge: 1000 });

@@ -34,7 +34,7 @@ export async function cutter(target) {
       socket.on('error', () => {});
       socket.on('close', () => { sockets.delete(socket); client.destroy(); });
     }
-    client.on('close', () => upstream.end()); // what was passed arrives
+    client.on('close', () => upstream.end()); // the passed bytes arrive
     if (point?.side === 'connect') {
       count();
       return void client.resetAndDestroy();

@@ -25,7 +25,7 @@ for (const framework of frameworks) {
     await charge(request);
   };
 
-  it('what is emitted is stored with the outcome', async (t) => {
+  it('an emitted message is stored with the outcome', async (t) => {
     const service = await start(framework, telling);
     t.after(service.stop);
     const key = randomUUID();

@@ -1,4 +1,4 @@
-// How a run ends: errors, destroyed responses, late failures, and what is wired wrong.
+// How a run ends: errors, destroyed responses, late failures, and wrong wiring.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -160,7 +160,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.equal(logged.length, 2);
   });
 
-  it('a handler that ends its transaction in disguise is told so', async (t) => {
+  it('a handler that ends its transaction in disguise gets an error', async (t) => {
     const { url } = await serve(t, async (request) => {
       await request.client.query('SELECT 1; ROLLBACK').catch(() => {});
       request.reply(200, {}, 'paid');

@@ -86,7 +86,7 @@ test('a response that is too large to hold is rolled back', async (t) => {
   assert.deepEqual([got.status, got.type, got.problem.execution], [500, 'response-too-large', 'not executed']);
 });
 
-test('what comes after the end of the response is committed with it, or nothing is', async (t) => {
+test('writes after the end of the response are committed with it, or nothing is', async (t) => {
   const { url } = await serve(t, undefined, async (req, res, client) => {
     const write = () => client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [req.get('Idempotency-Key')]);
     res.json({});
@@ -101,7 +101,7 @@ test('what comes after the end of the response is committed with it, or nothing 
   }
 });
 
-test('a scope that fails, and one that is no text, refuse the request', async (t) => {
+test('a scope that fails or is not text refuses the request', async (t) => {
   for (const [scope, type] of [[() => { throw new Error('no directory'); }, 'scope-failed'], [async () => undefined, 'scope-missing'], [() => 7, 'misconfigured']]) {
     const { url } = await serve(t, undefined, () => assert.fail('it ran'), { scope });
     assert.equal((await post(url, { key: randomUUID() })).type, type);

@@ -23,7 +23,7 @@ for (const framework of frameworks) {
       assert.deepEqual(lasting(again), lasting(ran));
       const other = await post(second, { key, path, body: '{"amount":43}' });
       assert.equal(other.type, 'mismatch');
-      // Go's detail also says which part differs: stet_begin does not return the name of what is stored.
+      // Go's detail also says which part differs: stet_begin does not return the name of the stored operation.
       const words = (got) => got.body.toString().replace(/ It was of an operation with [^"]*?\)\./, '');
       assert.equal(words(other), words(await post(first, { key, path, body: '{"amount":43}' })), 'both say it in the same words');
       assert.equal(await charges(key), 1);

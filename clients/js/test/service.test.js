@@ -100,7 +100,7 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
-  it('a response of 500 and above rolls back, and so does one that says that nothing happened', async (t) => {
+  it('a response of 500 and above rolls back, and a response that says that nothing happened too', async (t) => {
     let status;
     const { url } = await serve(t, (request) => charge({ ...request, reply: (_, headers, body) => request.reply(status, headers, body) }));
     const key = randomUUID();

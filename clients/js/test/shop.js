@@ -17,7 +17,7 @@ const types = { html: 'text/html', js: 'text/javascript' };
 
 /**
  * Starts the shop: POST /charges charges at once, POST /jobs after stet proxy has accepted it. charges are the
- * keys of what was charged, and hold() lets charges wait until
+ * charged keys, and hold() lets charges wait until
  * release().
  */
 export async function shop(t, pages = {}) {

@@ -28,7 +28,7 @@ export async function post(url, { key, body = '{"amount":42}', headers = {}, pat
   return { status: res.statusCode, headers: res.headersDistinct, body: bytes, text: bytes.toString(), problem, type: problem?.type.split('#')[1] };
 }
 
-/** A response without what is of the moment, and without what says that it is a replay. */
+/** A response without the fields of the moment and of a replay. */
 export function lasting({ status, headers, body }) {
   const kept = { ...headers };
   for (const name of ['date', 'connection', 'idempotent-replayed', 'idempotency-expires', 'cache-control']) delete kept[name];
@@ -51,7 +51,7 @@ export async function change(key, what) {
   if (rowCount !== 1) throw new Error(`there are ${rowCount} records of ${key}`);
 }
 
-/** What is stored of a key of acct_1 for operators, and for how long. */
+/** The stored record of a key of acct_1 for operators, and its retention. */
 export async function stored(key) {
   const { rows } = await database.query(`SELECT class, name, ref, (expires_at - settled_at)::text AS kept, (forget_at - settled_at)::text AS refused
     FROM stet.records WHERE id = stet.stet_id('acct_1', $1)`, [key]);
@@ -116,7 +116,7 @@ export async function hold(number) {
  * Stands between a service and PostgreSQL, until it sees the first COMMIT of a connection that has
  * settled something. Then, by way: 'before', the COMMIT never arrives; 'after', it is done and its
  * answer never arrives; 'held', its client is cut off, and the COMMIT arrives once the test has
- * looked for the record and was told that it is in flight.
+ * read the record and got "in flight".
  */
 export async function proxy(way) {
   const target = new URL(process.env.STET_DATABASE);

@@ -68,7 +68,7 @@ const watched = (seen) => (pool) => ({
   },
 });
 
-test('what is done to a response during the COMMIT does not reach the caller', async (t) => {
+test('changes to a response during the COMMIT do not reach the caller', async (t) => {
   let tamper;
   const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
     await write(req, client);

@@ -43,7 +43,7 @@ T = TypeVar("T")
 _RUN = "stet.run"
 _MARK = "__stet__"
 _INSIDE = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware)
-"""Middleware that must be around. Behind the sidecar, which sends what is stored, only the first must."""
+"""Middleware that must be around. Behind the sidecar, which sends the stored response, only the first must."""
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 

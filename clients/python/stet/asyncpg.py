@@ -13,7 +13,7 @@ from .sql import ConnectionInTransaction, DatabaseError
 class Asyncpg:
     """Connections of asyncpg.
 
-    connect returns what is awaited for one: pool.acquire, or functools.partial(asyncpg.connect, URL).
+    connect returns an awaitable of one: pool.acquire, or functools.partial(asyncpg.connect, URL).
     The handler's transaction is the Connection.
     """
 

@@ -26,11 +26,11 @@ def canonical_json(*exclude: str) -> Callable[[bytes], bytes]:
     """A function that brings a JSON text into canonical form: members ordered as in RFC 8785, no
     white space, strings in their shortest spelling. Numbers stay as they were sent: 100 and 100.0 are different.
 
-    exclude are JSON pointers (RFC 6901) to values that do not count, such as a time of sending. An
+    exclude are JSON pointers (RFC 6901) to values that do not count, such as a send time. An
     element of an array becomes null: the others do not change places.
 
-    What is not one valid JSON text (no duplicate names, valid UTF-8, nested 10,000 deep at most) is returned
-    as it came. A malformed pointer is a ValueError.
+    A body that is not one valid JSON text (no duplicate names, valid UTF-8, nested 10,000 deep at most) is returned
+    unchanged. A malformed pointer is a ValueError.
     """
     root: _Excluded = {}
     for pointer in exclude:
@@ -52,13 +52,13 @@ def _exclude(part: _Excluded, tokens: list[str]) -> None:
     for token in tokens[:-1]:
         below = part.setdefault(token, {})
         if below is None:
-            return  # it is in what is excluded already
+            return  # a part around it is excluded already
         part = below
     part[tokens[-1]] = None
 
 
 class _Parser:
-    """Reads a text into dicts, lists and, for what is neither, texts. It does not recur: a body may be nested deeply."""
+    """Reads a text into dicts, lists and, for other values, texts. It does not recur: a body may be nested deeply."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -114,7 +114,7 @@ class _Parser:
                     continue
             else:
                 _put(into, name, self.scalar())
-            while open_:  # what ends here, and what comes next
+            while open_:  # the values that end here, and the next one
                 char = self.space()
                 if char == ",":
                     self.at += 1
@@ -180,7 +180,7 @@ def _write(value: object, excluded: _Excluded) -> Iterator[str]:
 
 
 def _items(value: object, excluded: _Excluded) -> Iterator[tuple[str, object, _Excluded]]:
-    """The elements, or the members in order, each with what is written before it and what is excluded in it."""
+    """The elements, or the members in order, each with its prefix and its excluded parts."""
     if isinstance(value, list):
         for i, element in enumerate(value):
             below = excluded.get(str(i), {}) if excluded else {}

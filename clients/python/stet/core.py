@@ -135,7 +135,7 @@ class Guard:
         if not scope:
             return self.problem(problems.SCOPE_MISSING)
         if not isinstance(scope, str) or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in scope):
-            log.error("the scope function returned what is no text, or has a NUL or half a character; nothing was executed")
+            log.error("the scope function returned a value that is not text, or has a NUL or half a character; nothing was executed")
             return self.problem(problems.SCOPE_FAILED)
         if len(scope.encode()) > MAX_SCOPE:
             return self.problem(problems.SCOPE_TOO_LONG)
@@ -264,7 +264,7 @@ class Run:
 
     async def finish(self, answer: Answer, raised: BaseException | None = None) -> Answer:
         """Settles and commits a response, or rolls back if it says that the operation has failed or was
-        not executed. It returns what is to be sent: the response itself, nearly always.
+        not executed. It returns the response to send, nearly always the same.
 
         raised is the exception of which the framework made the response. It undoes the writes; a refusal is then
         stored without them."""

@@ -14,10 +14,10 @@ from .threads import call
 class Emit(Protocol):
     """Adds a message to the outcome of the operation, and returns its ID.
 
-    It is stored by the commit of the answer, sent after that, at least once, and never without it. to is where it
-    goes: a topic, a subject, a routing key. key is the ordering key, for brokers
-    that have one. header goes along. body is bytes, text, or what json.dumps takes; where header has no content-type, it is
-    text/plain or application/json for the last two. What is not acceptable is a DatabaseError, after which nothing is committed.
+    The commit of the response stores it. It is sent after that, at least once, and never without the commit. to is its
+    destination: a topic, a subject, a routing key. key is the ordering key, for brokers
+    that have one. header is sent too. body is bytes, text, or a value for json.dumps; if header has no content-type, it is
+    text/plain or application/json for the last two. An invalid message is a DatabaseError, after which nothing is committed.
     """
 
     def __call__(self, to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str: ...

@@ -123,8 +123,8 @@ class Idempotent(Guard):
             cached = getattr(request, "_cached_data", None) is not None
             body, length = request.get_data(), request.content_length
             if not cached and (environ.get("wsgi.input_terminated") if length is None else len(body) < length):
-                log.error("the request's body was read before the decorator (request.form, or request.stream), so that requests could "
-                          "not be told apart; call request.get_data() before that; nothing was executed")
+                log.error("the request's body was read before the decorator (request.form, or request.stream), so requests cannot "
+                          "be compared; call request.get_data() before that; nothing was executed")
                 return self.problem(problems.MISCONFIGURED)
             return body if len(body) <= limit else self.too_large()
         body = get_input_stream(environ).read(limit + 1)

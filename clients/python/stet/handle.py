@@ -15,7 +15,7 @@ class Handle:
     """A connection or session that raises RuntimeError, and logs it, once its transaction has ended.
 
     Without it a late write would join the transaction of the next request that receives the
-    connection from the pool, or begin one that is never committed. A cursor or method from before is not guarded.
+    connection from the pool, or begin a transaction that is never committed. A cursor or method from before is not guarded.
     """
 
     def __init__(self, real: Any, ended: Callable[[], bool]) -> None:

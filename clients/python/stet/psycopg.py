@@ -66,7 +66,7 @@ class _Blocking:
 class AsyncPsycopg(_Marks):
     """Connections of psycopg for asyncio.
 
-    connect returns one, what is awaited for one, or an asynchronous context manager: pool.connection of
+    connect returns one, an awaitable of one, or an asynchronous context manager: pool.connection of
     psycopg_pool, or functools.partial(psycopg.AsyncConnection.connect, URL). The handler's transaction is the AsyncConnection.
     """
 

@@ -38,7 +38,7 @@ class SQLAlchemy(_Marks):
     async def begin(self) -> _Blocking:
         with ExitStack() as stack:
             session = stack.enter_context(self._session())
-            if isinstance(session, Session):  # which would wait for its pool later, in the thread of those that end
+            if isinstance(session, Session):  # which would wait for its pool later, in the thread that ends transactions
                 session.connection()
             return _Blocking(session, stack.pop_all())
 

@@ -64,7 +64,7 @@ class _Transaction:
         self.handle, self.plain, self._threads = transaction.handle, transaction, threads
 
     async def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        # What was begun is waited for: the connection is not used by two at a time.
+        # Waits for work that has begun: a connection must not be used twice at a time.
         future = asyncio.ensure_future(asyncio.wrap_future(self._threads.submit(contextvars.copy_context().run, call, work)))
         try:
             return await asyncio.shield(future)

@@ -151,7 +151,7 @@ def flask_app(database, write):
 
 
 def messages(do: str, amount: int):
-    """What is emitted."""
+    """The emitted messages."""
     if do.startswith("emit"):
         yield ("payments", {"paid": amount, "in": "\u20ac"}), {"key": "acct 1", "header": {"trace": str(amount)}}
         yield ("mails", "thank you"), {}

@@ -99,7 +99,7 @@ class Process:
         assert os.WIFSTOPPED(status), f"it has ended: {status}"
 
     def end(self) -> str:
-        """Kills it, if it is not dead yet, and returns what it has said."""
+        """Kills it, if it still runs, and returns its output."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -226,7 +226,7 @@ class Ledger:
         return row[0]
 
     def messages(self, key: str) -> list[dict[str, str]]:
-        """Those that wait with the outcome of a key of acct_1."""
+        """The messages stored with the outcome of a key of acct_1."""
         row = self.connection.execute("SELECT convert_from(substr(work, 2), 'UTF8') FROM stet.records WHERE id = stet.stet_id('acct_1', %s)", (key,)).fetchone()
         assert row
         return json.loads(row[0])["Messages"]
@@ -281,7 +281,7 @@ class ServiceTest(unittest.TestCase):
         return "\n".join(said)
 
     def amount(self) -> int:
-        """One that no other payment has."""
+        """A value that no other payment has."""
         ServiceTest.amounts += 1
         return ServiceTest.amounts + 1000 * (os.getpid() % 1_000_000)
 

@@ -1,4 +1,4 @@
-"""The middleware for FastAPI and Starlette, over a database that is none: what is done, and in which order."""
+"""The middleware for FastAPI and Starlette, over a fake database: its calls and their order."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ RUN = ("run", "c1.claim", "running", None, None, None, None, 1)
 
 
 class Database:
-    """It says what is done to it."""
+    """It records its calls."""
 
     blocking = False
 
@@ -201,7 +201,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
             await send(app)
         self.assertEqual(database.done, ["begin", "close"])
 
-    async def test_an_application_that_does_not_answer_is_told_of(self) -> None:
+    async def test_an_application_without_a_response_is_logged(self) -> None:
         database = Database()
         app, idempotent = service(database)
 
@@ -215,7 +215,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(problem(await send(app)), (500, "response-missing"))
         self.assertEqual(database.done, ["begin", "close"])
 
-    async def test_a_client_that_leaves_in_the_commit_of_a_stream_is_not_told_that_nothing_was_executed(self) -> None:
+    async def test_a_client_that_leaves_during_the_commit_of_a_stream_is_not_logged_as_not_executed(self) -> None:
         database = Database()
         database.commits = asyncio.get_running_loop().create_future()
         app, idempotent = service(database)
@@ -301,7 +301,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await send(app, key=None))[1]["body"], b'"unprotected"')
         self.assertEqual(database.done, [])
 
-    async def test_what_is_protected_twice_is_refused(self) -> None:
+    async def test_protection_twice_is_refused(self) -> None:
         database = Database()
         app, idempotent = service(database)
         app.add_middleware(idempotent.middleware)
@@ -368,7 +368,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await send(app, more=True), [])
         self.assertEqual(database.done, [])
 
-    async def test_outcomes_that_are_no_response_are_told(self) -> None:
+    async def test_outcomes_without_a_response_are_converted(self) -> None:
         rows = {
             ("replay", None, "completed", None, None, None, b'{"a":1}', 1): (200, b"application/json", b'{"a":1}'),
             ("replay", None, "completed", None, None, None, b"\xff", 1): (200, b"application/octet-stream", b"\xff"),
@@ -440,13 +440,13 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
     async def test_a_connection_is_not_released_while_a_thread_uses_it(self) -> None:
         database = OneConnection()
         app, idempotent = service(database)  # type: ignore[arg-type]
-        entered, go_on, used = threading.Event(), threading.Event(), []
+        entered, proceed, used = threading.Event(), threading.Event(), []
 
         @app.post("/pay")
         @idempotent
         def pay() -> str:
             entered.set()
-            go_on.wait(30)
+            proceed.wait(30)
             used.append(database.pool.acquire(blocking=False))
             return "paid"
 
@@ -455,7 +455,7 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
         for _ in range(2):
             request.cancel()
             await asyncio.wait([request], timeout=0.1)
-        go_on.set()
+        proceed.set()
         with self.assertRaises(asyncio.CancelledError):
             await request
         while not used:

@@ -80,7 +80,7 @@ class Keys(unittest.TestCase):
 
 
 class Decisions(unittest.TestCase):
-    def test_what_is_kept(self) -> None:
+    def test_stored_headers(self) -> None:
         self.assertEqual([s for s in (200, 201, 204, 302, 400, 401, 403, 404, 407, 408, 409, 422, 425, 429, 500, 503) if kept(Answer(s))],
                          [200, 201, 204, 302, 400, 404, 409, 422])
 

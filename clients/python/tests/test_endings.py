@@ -1,4 +1,4 @@
-"""How a run ends in FastAPI, over a database that is none: errors, time limits, late writes, and what is wired wrong."""
+"""How a run ends in FastAPI, over a fake database: errors, time limits, late writes and wrong wiring."""
 
 import asyncio
 import unittest

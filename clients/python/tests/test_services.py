@@ -52,7 +52,7 @@ class Promises:
         self.assertEqual((other.status, other.replayed), (201, False), "another account's")
         self.assertEqual(self.ledger.paid(amount), 2)
 
-    def test_what_is_emitted_is_stored_with_the_outcome(self: ServiceTest) -> None:
+    def test_an_emitted_message_is_stored_with_the_outcome(self: ServiceTest) -> None:
         amount, key = self.amount(), self.key()
         for _ in range(2):
             self.assertEqual(self.service.pay(key, amount, "emit").status, 201)
@@ -97,7 +97,7 @@ class Promises:
         self.assertEqual((large.status, large.problem), (413, "body-too-large"))
         self.assertEqual(self.ledger.paid(amount), 0)
 
-    def test_a_duplicate_of_a_payment_at_work_is_told_so(self: ServiceTest) -> None:
+    def test_a_duplicate_of_a_running_payment_gets_409(self: ServiceTest) -> None:
         amount, key = self.amount(), self.key()
         self.ledger.hold()
         try:
@@ -132,7 +132,7 @@ class Promises:
                 self.assertEqual((first.status, again.replayed, again.same()), (status, True, first.same()))
                 self.assertEqual(self.ledger.paid(amount), paid)
 
-    def test_a_handler_that_rolls_back_itself_is_told_so_in_the_log(self: ServiceTest) -> None:
+    def test_a_handler_that_rolls_back_itself_is_logged(self: ServiceTest) -> None:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), self.key()
@@ -180,7 +180,7 @@ class Promises:
         self.assertEqual((got.status, got.replayed), (201, False))
         self.assertEqual(self.ledger.paid(amount), 1)
 
-    def test_a_commit_without_an_answer_is_looked_up(self: ServiceTest) -> None:
+    def test_an_unacknowledged_commit_is_read_back(self: ServiceTest) -> None:
         server = urlsplit(database_url())
         proxy = Proxy(server.hostname or "", server.port or 0)
         self.addCleanup(proxy.close)
@@ -243,10 +243,10 @@ class Pools(unittest.IsolatedAsyncioTestCase):
                 transaction = await asyncio.wait_for(database.begin(), 30)
                 row = await transaction.row(begin, ("acct_1", "pool", None, "", "", "", ""))
                 await transaction.close()
-                self.assertEqual(row[0], "run", "what was closed was not rolled back")
+                self.assertEqual(row[0], "run", "the closed connection was not rolled back")
 
     async def test_a_pool_smaller_than_the_callers_serves_all(self) -> None:
-        """Those that begin wait for the pool, and never the threads that settle and commit."""
+        """A request that begins waits for the pool. The threads that settle and commit never do."""
         self.addCleanup(Ledger().close)
         engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"), pool_size=2, max_overflow=0, pool_timeout=60)
         self.addCleanup(engine.dispose)

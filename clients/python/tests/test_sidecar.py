@@ -140,7 +140,7 @@ class Promises:
         again = self.sidecar.pay(key, amount)
         self.assertEqual((again.same(), again.replayed, self.ledger.paid(amount)), (first.same(), True, 1))
 
-    def test_a_commit_without_an_answer_is_looked_up_by_the_sidecar(self: SidecarTest) -> None:
+    def test_an_unacknowledged_commit_is_read_back_by_the_sidecar(self: SidecarTest) -> None:
         server = urlsplit(database_url())
         proxy = Proxy(server.hostname or "", server.port or 0)
         self.addCleanup(proxy.close)
@@ -179,7 +179,7 @@ class Promises:
         again = self.sidecar.pay(key, amount)
         self.assertEqual((again.same(), again.replayed), (first.same(), True))
 
-    def test_what_is_emitted_leaves_with_the_outcome_and_once(self: SidecarTest) -> None:
+    def test_an_emitted_message_is_sent_once_with_the_outcome(self: SidecarTest) -> None:
         with Hook() as hook:
             sidecar = Sidecar(self.service, besides=f"relay: {{retry: 1s, targets: [{{by: {hook.url}, format: plain}}]}}\n")
             self.addCleanup(sidecar.end)

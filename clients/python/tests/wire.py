@@ -37,7 +37,7 @@ class Proxy:
 class _Link:
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self.proxy, self.client, self.server = proxy, client, server
-        self.awaits = False  # the answer to a COMMIT, which is to be lost
+        self.awaits = False  # the response to a COMMIT, which the test drops
         for work in (self._up, self._down):
             threading.Thread(target=work, daemon=True).start()
 

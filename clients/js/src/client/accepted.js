@@ -184,8 +184,8 @@ export function member(json, name) {
   const token = /\s*("(?:[^"\\]|\\.)*"|[[\]{}]|[^\s",:[\]{}]+|[,:])/gy;
   const next = () => {
     token.lastIndex = at;
-    const [all, text] = token.exec(json);
-    at += all.length;
+    const [match, text] = token.exec(json);
+    at += match.length;
     return text;
   };
   for (let key = next(); key !== '}'; key = next()) {

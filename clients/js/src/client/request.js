@@ -40,7 +40,7 @@ function check(init, headerName) {
   if (new Headers(init.headers).has(headerName)) throw new TypeError(`stet: the header ${headerName} is made by the client; give the option key`);
 }
 
-// sizeOf is the size of a body as far as it can be told before it is read.
+// sizeOf is the size of a body, if it is known before the body is read.
 const sizeOf = (body) => body?.size ?? body?.byteLength ?? body?.length ?? 0;
 
 /**

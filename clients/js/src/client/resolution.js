@@ -51,7 +51,7 @@ export function classify({ status, headers, body, redirected = false }, replayed
   return resolution;
 }
 
-// The value of Idempotency-Execution; undefined without one that counts. It has precedence over the problem document,
+// The value of Idempotency-Execution; undefined if it is absent or does not count. It has precedence over the problem document,
 // because the handler may have copied that from another service. "Not executed" permits a new key. A service may copy
 // that value from the response of another service. Therefore it counts in a stored response only.
 // Idempotency-Expires marks a stored response, also the first one, which is not a replay.
@@ -84,9 +84,9 @@ export function executionOf(status, headers, replayed, problem) {
 const node = globalThis.process?.versions?.node !== undefined && globalThis.document === undefined; // whose fetch is strict
 
 /**
- * Reports whether a response is all there. Over plain HTTP, Chromium takes a header that was cut off for
- * a whole one without a body, "HTTP/1.1 " for a 200, and, at port 80, "HT" for the body of one. What has a body had
- * the end of its header, and that the body is whole it does check.
+ * Reports whether a response is complete. Over plain HTTP, Chromium accepts a truncated header as
+ * a complete one without a body, "HTTP/1.1 " as a 200, and, at port 80, "HT" as the body of a 200. A response with a body
+ * has a complete header, and Chromium checks the length of the body.
  */
 export function intact({ status, headers, url }, body) {
   if (node || url.startsWith('https:')) return true;

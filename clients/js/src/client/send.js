@@ -40,7 +40,7 @@ export async function readUpTo(response, max) {
   return all;
 }
 
-/** The header of a request of an entry: the stored fields, the secret ones, and those that the option authorize returns. */
+/** The header of a request of an entry: the stored fields, the secret ones, and the fields of the option authorize. */
 export async function headersOf(c, entry, secrets, signal) {
   const headers = new Headers(entry.headers);
   for (const [name, value] of secrets) headers.set(name, value);
@@ -116,8 +116,8 @@ export function sleep(ms, signal, early = false) {
 }
 
 /**
- * Sends an entry until its answer is final, or the policy ends it: then there is a reason. known is
- * what is known of earlier attempts.
+ * Sends an entry until its answer is final, or the policy ends it: then there is a reason. known has
+ * the state of earlier attempts.
  */
 export async function attempts(c, entry, { secrets, signal, known }) {
   const began = performance.now();
@@ -144,7 +144,7 @@ export async function attempts(c, entry, { secrets, signal, known }) {
 
 const clockSlack = 60_000; // how far in the future an entry may have been made, by a clock that was adjusted
 
-/** The service may have forgotten the key of what was made so long ago. */
+/** The service may have forgotten the key of so old a request. */
 export function tooOld(c, entry, inAWhile = 0) {
   const age = Date.now() - entry.created;
   return age + inAWhile > c.maxAge || age < -clockSlack;

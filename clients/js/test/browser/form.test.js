@@ -102,7 +102,7 @@ test('reloaded while the first is in flight: the second submit waits for its out
   await arrived;
   await reload(page);
   await submit(page);
-  await page.waitForFunction(() => window.sent > 0); // it was told: in flight
+  await page.waitForFunction(() => window.sent > 0); // it got: in flight
   release();
   assert.equal(await shown(page), outcome);
   assert.equal(charges.length, 1);
@@ -236,7 +236,7 @@ async function start(t, profile, url) {
   return { page, kill };
 }
 
-test('what was accepted with 202 is waited for by events, over a cut stream and a reload, in two tabs: it runs once', async (t) => {
+test('the page waits for an operation accepted with 202 by events, over a cut stream and a reload, in two tabs: it runs once', async (t) => {
   const { open, wire } = await visit(t);
   const page = await open();
   const gate = 'in a browser';
@@ -255,7 +255,7 @@ test('what was accepted with 202 is waited for by events, over a cut stream and 
   assert.equal(await (await fetch(`${process.env.STET_ACCEPTING}/gates/${gate}`)).text(), '1');
 });
 
-test('a service of another origin: what it allows and exposes is read, and 202 is waited for', async (t) => {
+test('a service of another origin: its CORS headers are obeyed, and the page waits after a 202', async (t) => {
   const { open } = await visit(t);
   const cors = { 'Access-Control-Allow-Origin': '*', 'Access-Control-Allow-Headers': 'Idempotency-Key, Prefer, Last-Event-ID', 'Access-Control-Expose-Headers': 'Idempotent-Replayed, Retry-After, Location' };
   const posts = [];
