@@ -79,20 +79,14 @@ func (r *report) endToEnd() string {
 	fmt.Fprintln(&t, "First requests, as a multiple of the bare handler's rate (a), at the same round trip and callers:")
 	fmt.Fprintln(&t)
 	r.ratios(&t, first, "bare")
-	fmt.Fprintln(&t, "\nThe same, as a multiple of the rate of the table by hand (b):")
-	fmt.Fprintln(&t)
-	r.ratios(&t, first, "byhand")
 	fmt.Fprintln(&t, "\nReplays, as a multiple of the rate of the table by hand (b):")
 	fmt.Fprintln(&t)
 	r.ratios(&t, replay, "byhand")
 	last := r.trips[len(r.trips)-1]
-	fmt.Fprintf(&t, "\nWhat callers of first requests wait at a round trip of %s: median and 99th percentile, in ms:\n\n", ms(last))
+	fmt.Fprintf(&t, "\nLatency of first requests at a round trip of %s: median and 99th percentile, in ms:\n\n", ms(last))
 	r.grid(&t, first, []time.Duration{last}, func(c *cell) string {
 		return fmt.Sprintf("%s; %s", short3(milliseconds(c.quantile(500))), short3(milliseconds(c.quantile(990))))
 	})
-	fmt.Fprintln(&t, "\nRates of first requests, a second:")
-	fmt.Fprintln(&t)
-	r.grid(&t, first, r.trips, func(c *cell) string { return fmt.Sprintf("%.0f", c.rate()) })
 	fmt.Fprintf(&t, "\n%d keys, each sent to two processes at once:\n\n", r.keys)
 	t.head("", "executions", "keys with two different receipts")
 	for _, w := range r.twice {
@@ -153,7 +147,7 @@ const busy = 0.6
 func (r *report) capacity() string {
 	var t markdown
 	trip, many := r.trips[len(r.trips)/2], r.callers[len(r.callers)/2]
-	fmt.Fprintf(&t, "%s\n\nWhat a first request costs, at a round trip of %s to the stores: processor time with %d callers, and the median with %d:\n\n",
+	fmt.Fprintf(&t, "%s\n\nCost of a first request, at a round trip of %s to the stores: processor time with %d callers, and the median with %d:\n\n",
 		conditions(r.load), ms(trip), many, r.callers[0])
 	t.head("", "service", "PostgreSQL", "Redis", "median")
 	for _, name := range sized {
@@ -165,7 +159,7 @@ func (r *report) capacity() string {
 			t.row(append(row, short3(milliseconds(r.alone(c)))+" ms")...)
 		}
 	}
-	fmt.Fprintf(&t, "\nFrom which follows, with processors that are busy to %.0f %%:\n\n", busy*100)
+	fmt.Fprintf(&t, "\nThis gives, with processors that are busy to %.0f %%:\n\n", busy*100)
 	t.head("", "requests/s", "cores of services", "cores of PostgreSQL", "cores of Redis", "connections to PostgreSQL")
 	for _, name := range sized {
 		c := r.find(name, first, trip, many)
