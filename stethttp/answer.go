@@ -215,29 +215,25 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 			h[f.Name] = f.Values
 		}
 	}
-	own := []string{out.Type, "true", noStore, c.expires} // in one piece
 	if out.Type != "" {
-		h["Content-Type"] = own[0:1:1]
+		h.Set("Content-Type", out.Type)
 	}
 	if _, said := field(out, executionHeader); !said {
 		if mark := markOf(out.Reason, out.Status, out.Type); mark != "" {
-			h[executionHeader] = []string{mark}
+			h.Set(executionHeader, mark)
 		}
 	}
 	if c.expires != "" {
-		h[expiresHeader] = own[3:4:4]
+		h.Set(expiresHeader, c.expires)
 	}
 	if replayed {
-		h[c.m.o.ReplayedHeader] = own[1:2:2]
+		h.Set(c.m.o.ReplayedHeader, "true")
 	}
 	if _, ok := h["Cache-Control"]; !ok {
-		h["Cache-Control"] = own[2:3:3]
+		h.Set("Cache-Control", noStore)
 	}
-	var trailer http.Header
+	trailer := make(http.Header, len(out.Trailer))
 	for _, f := range out.Trailer {
-		if trailer == nil {
-			trailer = make(http.Header, len(out.Trailer))
-		}
 		trailer[f.Name] = f.Values
 		if strings.HasPrefix(f.Name, http.TrailerPrefix) {
 			h[f.Name] = f.Values // see capture.begin

@@ -6,54 +6,23 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
 	"sync"
 )
-
-// firstRead is the most memory, in bytes, that is allocated for a body before any of it was read.
-const firstRead = 64 << 10
-
-// believed is how many times the length that was read a claimed length may be, for memory to
-// be allocated for it.
-const believed = 16
 
 // errBodyTooLarge: a request body is larger than Options.MaxBody.
 var errBodyTooLarge = errors.New("stethttp: request body too large")
 
 // readBody reads a request's body, up to limit bytes. The error is errBodyTooLarge or an
 // *http.MaxBytesError if it is larger.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) (b []byte, err error) {
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, errBodyTooLarge
 	}
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	body := io.Reader(r.Body)
-	if r.ContentLength < 0 {
-		// It also makes the server close the connection instead of
-		// waiting for the rest.
-		body = http.MaxBytesReader(w, r.Body, limit)
-	}
-	// A client may claim any length, so memory grows with the received bytes.
-	claimed := int(max(r.ContentLength, 0))
-	b = make([]byte, 0, min(claimed, firstRead-bytes.MinRead)+1)
-	for {
-		if n := len(b); n == cap(b) {
-			b = slices.Grow(b, max(bytes.MinRead, min(claimed+1, believed*n)-n))
-		}
-		n, err := body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case int64(len(b)) > limit: // the length was wrong: other code has replaced the body
-			return nil, errBodyTooLarge
-		case errors.Is(err, io.EOF):
-			return b, nil
-		case err == nil:
-		default:
-			return nil, err
-		}
-	}
+	// If the body is larger, the server closes the connection and does not read the rest.
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
 
 // errConsumed: a request body was read before this middleware could.

@@ -53,7 +53,7 @@ type capture struct {
 
 	mu       sync.Mutex
 	header   http.Header
-	final    fields      // header as the handler wrote it, from then on
+	final    http.Header // the header as the handler wrote it
 	trailer  http.Header // once done
 	status   int         // 0 until the handler wrote its header
 	declared int64       // Content-Length as declared, or -1
@@ -112,42 +112,36 @@ func (c *capture) writeHeader(status int) {
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
 		c.past = c.past || c.writtenPast()
-		c.publish(c.unmarked(fieldsOf(c.header).copied()))
+		c.publish(c.unmarked(c.header))
 		c.w.WriteHeader(status)
 		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
 		return
 	}
-	c.final = c.unmarked(fieldsOf(c.header).copied())
+	c.final = c.unmarked(c.header)
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return
 	}
 	c.status = status
-	if c.final.has("Content-Length") {
-		n, err := strconv.ParseInt(c.final.get("Content-Length"), 10, 64)
+	if _, ok := c.final["Content-Length"]; ok {
+		n, err := strconv.ParseInt(c.final.Get("Content-Length"), 10, 64)
 		if err != nil || n < 0 || status == http.StatusNoContent {
-			c.final = c.final.without("Content-Length")
+			delete(c.final, "Content-Length")
 		} else {
 			c.declared = n
 		}
 	}
-	endless := c.proto[0] <= 1 && (c.proto != [2]int{1, 1} || c.final.get("Transfer-Encoding") == "identity")
+	endless := c.proto[0] <= 1 && (c.proto != [2]int{1, 1} || c.final.Get("Transfer-Encoding") == "identity")
 	bare := c.head || !bodyAllowed(status) || c.declared == 0 // its header is all there is of it
 	c.still = c.tx || endless || bare
 	c.held = c.tx || c.head || endless && c.declared < 0
 }
 
-// publish makes a header that of the real writer.
-func (c *capture) publish(header fields) {
+// publish makes a copy of header that of the real writer.
+func (c *capture) publish(header http.Header) {
 	h := c.w.Header()
-	for name := range h {
-		if !header.has(name) {
-			delete(h, name)
-		}
-	}
-	for _, f := range header {
-		h[f.Name] = f.Values
-	}
+	clear(h)
+	maps.Copy(h, header.Clone())
 }
 
 // writtenPast reports whether the real writer has a header that is not from here.
@@ -168,27 +162,11 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return c.pass(p)
 	}
-	c.reserve(len(p))
 	c.content = append(c.content, p...)
 	return len(p), nil
 }
 
-// WriteString implements io.StringWriter.
-func (c *capture) WriteString(s string) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if over, err := c.admit(len(s)); over || err != nil {
-		if err != nil {
-			return 0, err
-		}
-		return c.pass([]byte(s))
-	}
-	c.reserve(len(s))
-	c.content = append(c.content, s...)
-	return len(s), nil
-}
-
-// admit looks at a write of n bytes; over means that they must be passed on.
+// admit checks a write of n bytes; over means that they must be passed on.
 func (c *capture) admit(n int) (over bool, err error) {
 	if c.done {
 		return false, errReturned
@@ -218,13 +196,6 @@ func (c *capture) admit(n int) (over bool, err error) {
 		return false, errTooLarge
 	}
 	return c.over, nil
-}
-
-// reserve makes room for n more bytes of content, or for all of a declared length.
-func (c *capture) reserve(n int) {
-	if len(c.content)+n > cap(c.content) {
-		c.content = slices.Grow(c.content, max(n, len(c.content), int(min(c.declared, int64(c.limit)))-len(c.content)))
-	}
 }
 
 // room is how many bytes of content are kept.
@@ -261,11 +232,7 @@ func (c *capture) begin() {
 	c.past = c.past || c.writtenPast()
 	c.begun = true
 	c.detect()
-	final := c.final
-	if !c.done { // it is yet to be stored
-		final = final.copied()
-	}
-	c.publish(final)
+	c.publish(c.final)
 	for name, values := range c.trailer {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
 			c.w.Header()[name] = values // before the header: otherwise net/http adds a Content-Length and sends no trailers
@@ -276,9 +243,9 @@ func (c *capture) begin() {
 
 // detect finds the content type as net/http would, so that it is stored too.
 func (c *capture) detect() {
-	coded := c.final.get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.get("Transfer-Encoding") != ""
-	if !c.final.has("Content-Type") && !coded && len(c.content) > 0 {
-		c.final = append(c.final, store.Field{Name: "Content-Type", Values: []string{http.DetectContentType(c.content)}})
+	coded := c.final.Get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.Get("Transfer-Encoding") != ""
+	if _, typed := c.final["Content-Type"]; !typed && !coded && len(c.content) > 0 {
+		c.final.Set("Content-Type", http.DetectContentType(c.content))
 	}
 }
 
@@ -370,7 +337,7 @@ func (c *capture) finish() {
 	if c.invalid {
 		return
 	}
-	declared := c.final.values("Trailer")
+	declared := c.final["Trailer"]
 	for name, values := range c.header {
 		if isTrailer(name, declared) && !slices.Contains(c.marks, http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))) {
 			if c.trailer == nil {
@@ -395,12 +362,12 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	}
 	header := filter.fields(c.final, c.outer)
 	if c.declared >= 0 {
-		header = append(header, store.Field{Name: "Content-Length", Values: c.final.values("Content-Length")})
+		header = append(header, store.Field{Name: "Content-Length", Values: c.final["Content-Length"]})
 	}
 	if c.untyped() && filter.stores("Content-Type", nil) {
 		header = append(header, store.Field{Name: "Content-Type"})
 	}
-	if codings := c.final.values("Content-Encoding"); !accepts(c.accept, codings) {
+	if codings := c.final["Content-Encoding"]; !accepts(c.accept, codings) {
 		header = append(header, store.Field{Name: imposedName})
 	}
 	sortFields(header)
@@ -414,8 +381,9 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 // untyped reports whether the first caller gets content without a type, which
 // net/http must not add for others.
 func (c *capture) untyped() bool {
-	_, before := c.outer["Content-Type"] // that it is gone is stored anyway
-	return !c.final.has("Content-Type") && !before && len(c.content) > 0
+	_, typed := c.final["Content-Type"]
+	_, before := c.outer["Content-Type"] // its removal is stored anyway
+	return !typed && !before && len(c.content) > 0
 }
 
 // send gives the caller the rest of the response, whose outcome is durable.

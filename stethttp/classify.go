@@ -39,16 +39,18 @@ func (c *call) classify(run *stet.Run, rw *capture) class {
 	if c.failure().Permanent {
 		return failed
 	}
-	if c.m.ordinary && rw.ordinary() {
-		return kept
+	header, trailer := rw.final, rw.sentTrailer()
+	all := header
+	if len(trailer) > 0 {
+		all = maps.Clone(header)
+		maps.Copy(all, trailer)
 	}
-	header, trailer := rw.said()
 	notExecuted := c.m.o.NotExecuted
 	if c.later {
 		notExecuted = c.m.notExecutedLater
 	}
 	switch {
-	case !c.executing() && notExecuted(rw.status, merged(header, trailer)):
+	case !c.executing() && notExecuted(rw.status, all):
 		return undone
 	case c.m.o.Failed(rw.status, header, trailer):
 		return failed
@@ -66,44 +68,16 @@ func (c *call) complain(what string) {
 		slog.String("class", c.op.Class))
 }
 
-// ordinary reports whether the defaults of Options.NotExecuted and Failed are false for a
-// finished response whatever else it says.
-func (c *capture) ordinary() bool {
-	return c.status < http.StatusBadRequest && len(c.trailer) == 0 && !c.final.has("Grpc-Status") && !c.rpc()
-}
-
-// rpc reports whether an RPC protocol puts its end into the content.
-func (c *capture) rpc() bool {
-	contentType := c.final.get("Content-Type")
-	return strings.HasPrefix(contentType, grpcWeb) || strings.HasPrefix(contentType, connectStream)
-}
-
-// said returns the header and the trailer of a finished response. The trailer has
-// the names that are sent, and what RPC protocols put at the end of the content.
-func (c *capture) said() (header, trailer http.Header) {
-	header = c.final.header()
-	rpc := !c.over && c.rpc()
-	if len(c.trailer) == 0 && !rpc {
-		return header, nil
+// sentTrailer returns the trailer of a finished response, by the names that are sent.
+func (c *capture) sentTrailer() http.Header {
+	if len(c.trailer) == 0 {
+		return nil
 	}
-	trailer = make(http.Header)
+	trailer := make(http.Header, len(c.trailer))
 	for name, values := range c.trailer {
 		trailer[http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))] = values
 	}
-	if rpc {
-		endOfRPC(trailer, c.final.get("Content-Type"), c.content)
-	}
-	return header, trailer
-}
-
-// merged returns the header with the trailer, whose fields count.
-func merged(header, trailer http.Header) http.Header {
-	if len(trailer) == 0 {
-		return header
-	}
-	all := maps.Clone(header)
-	maps.Copy(all, trailer)
-	return all
+	return trailer
 }
 
 // grpcStatus returns the status of a gRPC response: "0" is a success, "" means

@@ -60,11 +60,12 @@ func markOf(reason store.Reason, status int, contentType string) string {
 	return ""
 }
 
-// unmarked returns the handler's header, of the response or of a 1xx, without fields that
+// unmarked returns a copy of the handler's header, of the response or of a 1xx, without fields that
 // describe another operation.
-func (c *capture) unmarked(header fields) fields {
+func (c *capture) unmarked(header http.Header) http.Header {
+	header = header.Clone()
 	for _, name := range c.marks {
-		header = header.without(name)
+		delete(header, name)
 	}
 	return header
 }
@@ -76,9 +77,9 @@ func (c *capture) tell(expires string, reason store.Reason) {
 		return
 	}
 	if expires != "" {
-		c.final = append(c.final, store.Field{Name: expiresHeader, Values: []string{expires}})
+		c.final.Set(expiresHeader, expires)
 	}
-	if mark := markOf(reason, c.status, c.final.get("Content-Type")); mark != "" {
-		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{mark}})
+	if mark := markOf(reason, c.status, c.final.Get("Content-Type")); mark != "" {
+		c.final.Set(executionHeader, mark)
 	}
 }

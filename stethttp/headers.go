@@ -8,63 +8,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// fields are those of a header, each name once.
-type fields []store.Field
-
-// fieldsOf returns those of a header.
-func fieldsOf(h http.Header) fields {
-	list := make(fields, 0, len(h)+4) // and the added fields
-	for name, values := range h {
-		list = append(list, store.Field{Name: name, Values: values})
-	}
-	return list
-}
-
-// index returns where a name is; -1 if it is not there.
-func (f fields) index(name string) int {
-	return slices.IndexFunc(f, func(field store.Field) bool { return field.Name == name })
-}
-
-func (f fields) has(name string) bool { return f.index(name) >= 0 }
-
-// values are those of a name, nil if it is not there.
-func (f fields) values(name string) []string {
-	if i := f.index(name); i >= 0 {
-		return f[i].Values
-	}
-	return nil
-}
-
-// get returns the first value of a name, "" if there is none.
-func (f fields) get(name string) string {
-	if values := f.values(name); len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
-func (f fields) without(name string) fields {
-	return slices.DeleteFunc(f, func(field store.Field) bool { return field.Name == name })
-}
-
-// copied returns a copy, of the values as well.
-func (f fields) copied() fields {
-	list := slices.Clone(f)
-	for i := range list {
-		list[i].Values = slices.Clone(list[i].Values)
-	}
-	return list
-}
-
-// header returns them as a header.
-func (f fields) header() http.Header {
-	h := make(http.Header, len(f))
-	for _, field := range f {
-		h[field.Name] = field.Values
-	}
-	return h
-}
-
 // headerFilter says which response headers are stored.
 type headerFilter struct {
 	keep, drop map[string]bool // keep is nil for all; a field in both is dropped
@@ -122,20 +65,19 @@ func (f *headerFilter) stores(name string, connection []string) bool {
 // fields returns the stored copy of a response header, without trailers and without fields
 // that were set before the handler was called. A field that the handler has removed has no
 // values.
-func (f *headerFilter) fields(header fields, outer http.Header) (list []store.Field) {
-	connection := header.values("Connection")
-	for _, field := range header {
-		name := field.Name
+func (f *headerFilter) fields(header, outer http.Header) (list []store.Field) {
+	connection := header["Connection"]
+	for name, values := range header {
 		if !f.stores(name, connection) || strings.HasPrefix(name, http.TrailerPrefix) || name == "Content-Length" {
 			continue
 		}
-		if before, ok := outer[name]; ok && slices.Equal(before, field.Values) {
+		if before, ok := outer[name]; ok && slices.Equal(before, values) {
 			continue
 		}
-		list = append(list, field)
+		list = append(list, store.Field{Name: name, Values: slices.Clone(values)})
 	}
 	for name := range outer {
-		if !header.has(name) && f.stores(name, connection) && name != "Content-Length" {
+		if _, ok := header[name]; !ok && f.stores(name, connection) && name != "Content-Length" {
 			list = append(list, store.Field{Name: name})
 		}
 	}
@@ -144,8 +86,8 @@ func (f *headerFilter) fields(header fields, outer http.Header) (list []store.Fi
 }
 
 // trailers returns the stored copy of the trailers of a response with header.
-func (f *headerFilter) trailers(trailer http.Header, header fields) []store.Field {
-	connection := header.values("Connection")
+func (f *headerFilter) trailers(trailer, header http.Header) []store.Field {
+	connection := header["Connection"]
 	var list []store.Field
 	for name, values := range trailer {
 		if f.stores(strings.TrimPrefix(name, http.TrailerPrefix), connection) {

@@ -33,7 +33,7 @@ const imposedName = ":coding-imposed"
 // body are not copied.
 func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) {
 	filter := newHeaderFilter(Options{Advanced: Advanced{ReplayedHeader: DefaultReplayedHeader, DropHeaders: []string{"Trailer"}}})
-	out := response(status, filter.fields(fieldsOf(header), nil), body)
+	out := response(status, filter.fields(header, nil), body)
 	out.Failed = status >= http.StatusInternalServerError
 	if !finalStatus(status) || !storable(out) {
 		return stet.Outcome{}, misuse.Errorf("stethttp: Outcome: the status %d is not 200 to 999, or there are more than %d header fields and values", status, store.MaxFields)
@@ -170,7 +170,7 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	if out.Adapter == store.AdapterGRPC { // metadata of gRPC, which no HTTP handler has set
 		out.Header, out.Trailer = nil, nil
 	}
-	told := response(status, m.filter.fields(fieldsOf(headerOf(out.Header)), nil), out.Body)
+	told := response(status, m.filter.fields(headerOf(out.Header), nil), out.Body)
 	told.Trailer, told.Trace = m.filter.trailers(headerOf(out.Trailer), nil), out.Trace
 	switch {
 	case len(out.Body) == 0:

@@ -88,7 +88,7 @@ func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 
 // worthAnother reports whether the service may do better if it is asked again at once.
 func (c *call) worthAnother(rw *capture, whole bool) bool {
-	return c.r.Context().Err() == nil && (!whole || rw.status >= http.StatusInternalServerError && rw.final.get("Retry-After") == "")
+	return c.r.Context().Err() == nil && (!whole || rw.status >= http.StatusInternalServerError && rw.final.Get("Retry-After") == "")
 }
 
 // unsettled answers for a run that the service has not settled: nothing was executed.
@@ -102,7 +102,7 @@ func (c *call) unsettled(rw *capture, run *stet.Lease, whole bool) {
 		c.m.refuse(c.w, &notSettled, "", 0)
 	default:
 		hint := c.m.o.RetryAfter
-		if after := retryAfterOf(rw.final.get("Retry-After")); whole && after > 0 {
+		if after := retryAfterOf(rw.final.Get("Retry-After")); whole && after > 0 {
 			hint = after
 		}
 		c.m.refuse(c.w, &notExecuted, "", hint)

@@ -44,7 +44,7 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	if c.says == undone {
 		run.Declare(stet.NotExecuted, 0)
 	}
-	return out, retryAfterOf(rw.final.get("Retry-After"))
+	return out, retryAfterOf(rw.final.Get("Retry-After"))
 }
 
 // maxRetryAfter bounds what a Retry-After is obeyed for.

@@ -93,8 +93,6 @@ type Middleware struct {
 	filter     headerFilter
 	// marks are the header fields that say something of a call, and not of its outcome.
 	marks []string
-	// ordinary says that NotExecuted and Failed are the defaults.
-	ordinary bool
 	// notExecutedLater is NotExecuted for operations that a worker runs.
 	notExecutedLater func(status int, header http.Header) bool
 	// invalid is the outcome of handlers that ended without a
@@ -118,7 +116,7 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("stethttp: New needs an engine; stet.New makes one")
 	}
-	m := &Middleware{ordinary: o.NotExecuted == nil && o.Failed == nil, notExecutedLater: o.NotExecuted}
+	m := &Middleware{notExecutedLater: o.NotExecuted}
 	if o.NotExecuted == nil {
 		m.notExecutedLater = NotExecuted
 	}
