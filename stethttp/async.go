@@ -216,9 +216,6 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		case c.answer(st):
 			return
-		case c.light:
-			c.refuse(errReleased)
-			return
 		}
 	}
 	c.refuse(errReleased)
@@ -361,8 +358,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 	if !c.waits && !c.async && a.o.Wait > 0 {
 		c.begun, c.wait, final = time.Now(), a.o.Wait, true
 	}
-	if c.wait > 0 && (st.Record.State == store.Accepted || st.Record.State == store.Running || st.Record.State == store.Unknown) {
-		c.lighten()
+	if c.wait > 0 && (st.Record.State == store.Accepted || st.Record.State == store.Running) {
 		now, err := c.a.await(c.call, st.Record.ID)
 		switch own, ok := errors.AsType[*stet.Error](err); {
 		case ok && own.Kind == stet.KindDamaged:
@@ -428,17 +424,7 @@ func (a *Async) await(c *call, id store.ID) (stet.Status, error) {
 	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
-	st, err := a.m.engine.Await(ctx, c.op.Scope, id)
-	if err != nil || st.Record.State != store.Unknown {
-		return st, err
-	}
-	for range a.m.looks(ctx) {
-		st, err = a.m.engine.Await(ctx, c.op.Scope, id)
-		if err != nil || st.Record.State != store.Unknown {
-			return st, err
-		}
-	}
-	return a.m.engine.Status(context.WithoutCancel(ctx), c.op.Scope, id)
+	return a.m.engine.Await(ctx, c.op.Scope, id)
 }
 
 // accepted answers that the operation is being seen to.

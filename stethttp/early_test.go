@@ -4,14 +4,11 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -129,45 +126,4 @@ func TestEarlyHintIsNotTakenForAResponseOfAnother(t *testing.T) {
 	}})
 	wantReply(t, s.post("k", "{}"), 201, "done", false)
 	wantReply(t, s.post("k", "{}"), 201, "done", true)
-}
-
-// TestFailingOpenNeedsTheBody of the request: one that has waited may have release
-// it, and its handler would run with an empty one.
-func TestFailingOpenNeedsTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newFaulty()
-		engine := stettest.Engine(t, store, stet.Options{StoreTimeout: time.Second})
-		b := newBlocking()
-		m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant, FailOpen: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if body, err := io.ReadAll(r.Body); err != nil || len(body) != int(r.ContentLength) {
-				t.Errorf("the handler got %d bytes of %d (%v)", len(body), r.ContentLength, err)
-			}
-			b.ServeHTTP(w, r)
-		}))
-		send := func() *httptest.ResponseRecorder {
-			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 100<<10)))
-			r.Header["Idempotency-Key"], r.Header["Prefer"] = []string{"k"}, []string{"wait=9"}
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			return w
-		}
-		first, again := make(chan *httptest.ResponseRecorder, 1), make(chan *httptest.ResponseRecorder, 1)
-		go func() { first <- send() }()
-		<-b.entered
-		go func() { again <- send() }()
-		synctest.Wait()
-		store.claim.Store(true)
-		store.settle.Store(true)
-		close(b.leave)
-		if w := <-first; w.Code != http.StatusGatewayTimeout {
-			t.Errorf("the first got %d", w.Code)
-		}
-		if w := <-again; w.Code != http.StatusServiceUnavailable {
-			t.Errorf("the one that has waited got %d %s", w.Code, w.Body)
-		}
-	})
 }

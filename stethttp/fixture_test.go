@@ -350,3 +350,25 @@ func sealed() stet.Options {
 	return stet.Options{Policy: stet.Policy{Verify: verifyHappened},
 		Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}}
 }
+
+// middleware returns a middleware for a single tenant, with leases or with transactions.
+func middleware(t *testing.T, engine *stet.Engine, store store.TxStore[*fakeTx], tx bool) *stethttp.Middleware {
+	t.Helper()
+	o := stethttp.Options{Scope: stethttp.SingleTenant}
+	if tx {
+		return stethttp.Must(stethttp.NewTx(stettest.TxEngine(engine, store), o)).Middleware
+	}
+	return stethttp.Must(stethttp.New(engine, o))
+}
+
+// ask sends a request with a key and a preference.
+func ask(h http.Handler, key, prefer, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	r.Header["Idempotency-Key"] = []string{key}
+	if prefer != "" {
+		r.Header["Prefer"] = []string{prefer}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -107,4 +108,36 @@ func TestWaitingEnds(t *testing.T) {
 		close(b.leave)
 		<-done
 	})
+}
+
+func TestWaitingRequestRuns_FirstRunHadNoEffect(t *testing.T) {
+	const size = 1 << 20
+	for name, tx := range map[string]bool{"lease": false, "transaction": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &txStore{Store: memory.New(memory.Options{})}
+				engine := stettest.Engine(t, store, stet.Options{})
+				runs, entered, leave := 0, make(chan struct{}), make(chan struct{})
+				h := middleware(t, engine, store, tx).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if runs++; runs == 1 {
+						close(entered)
+						<-leave
+						stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
+					}
+					n, _ := io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(w, strconv.FormatInt(n, 10))
+				}))
+				send := func() *httptest.ResponseRecorder { return ask(h, "k", "wait=9", strings.Repeat("x", size)) }
+				go send()
+				<-entered
+				answer := make(chan *httptest.ResponseRecorder)
+				go func() { answer <- send() }()
+				synctest.Wait()
+				close(leave)
+				if w := <-answer; w.Code != 200 || w.Body.String() != strconv.Itoa(size) || runs != 2 {
+					t.Errorf("%d %s after %d runs, want 200 %d after 2", w.Code, w.Body, runs, size)
+				}
+			})
+		})
+	}
 }

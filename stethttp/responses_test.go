@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/stettest"
@@ -211,39 +209,6 @@ func TestKeyWhoseFirstRunMayHaveExecutedIsNotFreed(t *testing.T) {
 	s.park("k", "x", b)
 	wantReply(t, s.post("k", "x"), 422, "", false)
 	wantProblem(t, s.post("k", "y"), 422, "mismatch")
-}
-
-// A duplicate that waited without its body takes the claim and gives it back: the key is
-// free nevertheless.
-func TestWaiterWithoutItsBodyFreesTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
-		m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant, Responses: stethttp.StoreExecuted}))
-		runs, entered, leave := 0, make(chan struct{}), make(chan struct{})
-		h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if runs++; runs == 1 {
-				close(entered)
-				<-leave
-				w.WriteHeader(422)
-				return
-			}
-			w.WriteHeader(201)
-		}))
-		large := strings.Repeat("x", 1<<20)
-		go ask(h, "k", "wait=9", large)
-		<-entered
-		answer := make(chan *httptest.ResponseRecorder)
-		go func() { answer <- ask(h, "k", "wait=9", large) }()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		close(leave)
-		if w := <-answer; w.Code != 409 {
-			t.Errorf("the duplicate got %d %s", w.Code, w.Body)
-		}
-		if w := ask(h, "k", "", "corrected"); w.Code != 201 || runs != 2 {
-			t.Errorf("the corrected request got %d %s, after %d runs", w.Code, w.Body, runs)
-		}
-	})
 }
 
 func TestNothingIsStoredOfATransactionWithoutAResponse(t *testing.T) {

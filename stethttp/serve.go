@@ -33,7 +33,6 @@ type call struct {
 	op    stet.Op
 	limit int          // of the stored result, in bytes
 	sent  []byte       // the body
-	light bool         // the body was dropped
 	body  *body        // as the handler reads it
 	ctx   *callContext // of the handler's last call
 
@@ -248,12 +247,9 @@ func (c *call) end() {
 
 // serve runs or replays an operation in lease mode.
 func (c *call) serve() {
-	run, err := waiting(c, func() (*stet.Lease, error) { return c.m.engine.Begin(c.r.Context(), c.op) })
-	if err == nil && !run.Replayed() && c.light {
-		err = c.disclaim(run)
-	}
+	run, err := c.m.engine.Begin(c.r.Context(), c.op)
 	if err != nil {
-		if c.m.o.FailOpen && !c.light && stet.KindOf(err) == stet.KindStore && stet.ExecutionOf(err) == stet.NotExecuted {
+		if c.m.o.FailOpen && stet.KindOf(err) == stet.KindStore && stet.ExecutionOf(err) == stet.NotExecuted {
 			c.failOpen(err)
 			return
 		}
@@ -272,14 +268,6 @@ func (c *call) serve() {
 	defer rw.free()
 	rw.attend(run.Context(), c.r)
 	c.run(run, rw)
-}
-
-// disclaim gives a claim back that was waited for without a body to run with.
-func (c *call) disclaim(run *stet.Lease) error {
-	if err := run.Release(c.r.Context(), c.again(nil)); err != nil {
-		c.failed(run, "a claim was not released yet; if that fails until its lease ends, the operation becomes unknown", err)
-	}
-	return errReleased
 }
 
 // failOpen runs the handler unprotected.

@@ -13,7 +13,6 @@ import (
 var (
 	errPassedOn = errors.New("stethttp: the response says that nothing was executed")
 	errInvalid  = errors.New("stethttp: the handler wrote a status code that is not valid")
-	errLight    = errors.New("stethttp: the request waited and its body is no longer held")
 	errMissing  = errors.New("stethttp: the handler returned without a response")
 
 	// The transaction is rolled back, then the response is stored in a second one.
@@ -39,18 +38,12 @@ func (c *call) serveTx() {
 		}
 	}()
 	handle := func(ctx context.Context) (stet.Outcome, error) {
-		if c.light {
-			return stet.Outcome{}, errLight
-		}
 		drop() // what an earlier call wrote, whose transaction was not committed
 		rw = c.capture(c.limit, true)
 		c.next.ServeHTTP(rw, c.request(ctx))
 		return c.outcomeTx(stet.FromContext(ctx), rw)
 	}
-	run, err := waiting(c, func() (*stet.Lease, error) { return c.m.transact(c.r.Context(), c.op, handle) })
-	if errors.Is(err, errLight) {
-		err = errReleased
-	}
+	run, err := c.m.transact(c.r.Context(), c.op, handle)
 	returned = true
 	switch {
 	case rw != nil && err == nil && !run.Replayed():

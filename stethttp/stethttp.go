@@ -72,7 +72,6 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
-	"sync/atomic"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
@@ -100,8 +99,6 @@ type Middleware struct {
 	invalid stet.Outcome
 	// transact is nil without transactions.
 	transact transactFunc
-	// waitingUnknown counts the requests that wait for unknown operations.
-	waitingUnknown atomic.Int64
 	// acceptTx is nil without transactions, and if the store does not store work.
 	acceptTx acceptFunc
 }

@@ -185,7 +185,6 @@ var defects = []defect{
 		"\tc.body.rest.Reset(c.sent)\n", "\tif c.inner == nil {\n\t\tc.body.rest.Reset(c.sent)\n\t}\n", httpTests},
 	{"HTTP/1.0 gets a large response before it is durable", "stethttp/capture.go", "c.tx || c.head || endless && c.declared < 0", "c.tx || c.head", httpTests},
 	{"a flushed 204 is whole before it is durable", "stethttp/capture.go", "c.still = c.tx || endless || bare", "c.still = c.tx || endless || bare && c.tx", httpTests},
-	{"an unprotected run without its body", "stethttp/serve.go", "FailOpen && !c.light &&", "FailOpen &&", httpTests},
 	{"a client that reads nothing holds its run", "stethttp/serve.go", "rw.attend(run.Context(), c.r)", "rw.ctx = run.Context()", httpTests},
 	{"a handler that took too long was not executed", "stethttp/options.go", "http.StatusProxyAuthRequired,\n", "http.StatusProxyAuthRequired, http.StatusRequestTimeout,\n", httpTests},
 
