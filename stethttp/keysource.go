@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -65,7 +66,7 @@ func (p KeyPolicy) check() error {
 // refuses returns why a key is not good enough; "" if it is.
 func (p KeyPolicy) refuses(key string) flaw {
 	switch {
-	case p.UUID && !isUUID(key):
+	case p.UUID && !uuidForm.MatchString(key):
 		return "The key is not a UUID (RFC 9562)."
 	case len(key) < p.MinLength:
 		return flaw(fmt.Sprintf("The key has %d bytes; at least %d are required.", len(key), p.MinLength))
@@ -75,27 +76,8 @@ func (p KeyPolicy) refuses(key string) flaw {
 	return ""
 }
 
-// isUUID reports whether a key is a UUID of a version that has one.
-func isUUID(key string) bool {
-	if len(key) != uuidLength {
-		return false
-	}
-	for i := range len(key) {
-		switch c := key[i]; {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return false
-			}
-		case !isHex(c):
-			return false
-		}
-	}
-	return key[14] >= '1' && key[14] <= '8' && strings.IndexByte("89abAB", key[19]) >= 0
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
+// uuidForm is that of UUIDs with a version.
+var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`)
 
 // entropy is how many bits a key seems to have: see KeyPolicy.MinEntropy.
 func entropy(key string) (bits float64) {

@@ -19,8 +19,8 @@ import (
 // and after the end the outcome, also of a failed operation. "Prefer: wait=N" waits for the
 // end. With "Accept: text/event-stream" the response is a stream of server-sent events:
 // "status" after each change, and "end" with the outcome. Changes are read every second,
-// progress that stays the same every 4 seconds, and all of them less often with more than
-// 1,000 streams (every 5 seconds with 5,000). A stream lasts at most a minute. Browsers
+// and progress every 4 seconds; less often with more than 1,000 streams (with 5,000, every
+// 5 and 20 seconds). A stream lasts at most a minute. Browsers
 // reconnect, and get a 204 after the end. A server's WriteTimeout does not end a stream.
 //
 // A client that has lost the first response sends ByKey in place of the ID, and the key in its

@@ -13,22 +13,20 @@ import (
 
 const (
 	eventStream = "text/event-stream"
-	// streamFor bounds a stream, so that a server can end; clients come back.
+	// streamFor bounds a stream, so that a server can shut down; clients reconnect.
 	streamFor = time.Minute
-	// lookEvery is the interval of reads of a stream, and of writes of progress.
-	lookEvery = time.Second
-	// streamRest is how long, for each stream, they let the store rest: all of them
-	// together ask it 1,000 times a second.
-	streamRest = time.Millisecond
-	// lookWithin is how long the store has to tell.
-	lookWithin = 5 * time.Second
-	// progressEvery is how often it looks for progress when there was none for a while.
-	progressEvery = 4 * time.Second
+	readEvery = time.Second
+	// readRest times the number of streams is the least interval of the reads of each: at most
+	// 1,000 reads a second in all.
+	readRest   = time.Millisecond
+	readWithin = 5 * time.Second
+	// progressEvery is how many reads there are for one of the progress.
+	progressEvery = 4
 	// beatEvery is the longest silence of a stream, so that proxies do not close it.
 	beatEvery = 15 * time.Second
 	// writeWithin is how long a client has to take an event.
 	writeWithin = 10 * time.Second
-	// lastEvent is the ID of the event that ends it all.
+	// lastEvent is the ID of the last event.
 	lastEvent = "end"
 )
 
@@ -55,56 +53,43 @@ func (c *lookup) stream() {
 		h.Set("Connection", "close") // the write deadline must not meet another request
 	}
 	s := &events{rc: http.NewResponseController(c.w), w: c.w}
-	if !s.send("retry: " + strconv.FormatInt(max(c.a.retryAfter, lookEvery).Milliseconds(), 10) + "\n\n") {
+	if !s.send("retry: " + strconv.FormatInt(max(c.a.retryAfter, readEvery).Milliseconds(), 10) + "\n\n") {
 		return
 	}
-	next := progressLook{rest: lookEvery}
 	end := time.Now().Add(streamFor)
-	for c.tellEvent(s, st) && !crowded && time.Now().Before(end) {
+	for n := 1; c.sendEvent(s, st) && !crowded && time.Now().Before(end); n++ {
 		select {
 		case <-c.r.Context().Done():
 			return
 		case <-c.a.ctx.Done():
 			return
-		case <-time.After(max(lookEvery, time.Duration(c.a.streams.Load())*streamRest)):
+		case <-time.After(max(readEvery, time.Duration(c.a.streams.Load())*readRest)):
 		}
-		st = c.look(&next, st)
+		st = c.readAgain(st, n%progressEvery == 0)
 	}
 }
 
-// look returns the current status, as far as it can be read. Work and notes are read if the
-// operation has changed, and for its progress: every second while that changes, and then less
-// and less often.
-func (c *lookup) look(next *progressLook, was stet.Status) stet.Status {
-	ctx, cancel := context.WithTimeout(c.r.Context(), lookWithin)
+// readAgain returns the current status, or was if it cannot be read. The payload, which may be
+// large, is only read if the record has changed, and for the progress of a run.
+func (c *lookup) readAgain(was stet.Status, progress bool) stet.Status {
+	ctx, cancel := context.WithTimeout(c.r.Context(), readWithin)
 	defer cancel()
 	now, err := c.m.engine.Store().Read(ctx, c.id)
-	old, when := was.Record, time.Now()
-	same := now.State == old.State && now.Fence == old.Fence && now.Cancelling == old.Cancelling
-	if err != nil || same && (now.State != store.Running || when.Before(next.at)) {
+	old := was.Record
+	changed := now.State != old.State || now.Fence != old.Fence || now.Cancelling != old.Cancelling
+	if err != nil || !changed && !(progress && now.State == store.Running) {
 		return was
 	}
 	st, err := c.m.engine.Status(ctx, c.op.Scope, c.id)
 	if err != nil {
 		return was
 	}
-	next.rest = min(2*next.rest, progressEvery)
-	if !same || st.Progress != was.Progress {
-		next.rest = lookEvery
-	}
-	next.at = when.Add(next.rest - lookEvery/2)
 	return st
 }
 
-// progressLook is when a stream looks for progress next, and how long it rests between.
-type progressLook struct {
-	at   time.Time
-	rest time.Duration
-}
-
-// tellEvent sends the changes since the last event. It returns false after the last event, and
+// sendEvent sends the changes since the last event. It returns false after the last event, and
 // if the client has left.
-func (c *lookup) tellEvent(s *events, st stet.Status) bool {
+func (c *lookup) sendEvent(s *events, st stet.Status) bool {
 	switch status := c.a.statusOf(st); {
 	case st.Record.State == store.None:
 		return false // forgotten in the meantime
