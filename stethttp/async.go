@@ -173,6 +173,7 @@ type acceptance struct {
 	async   bool     // the request prefers an answer before the outcome
 	refusal *capture // what prepare has written
 	wrote   bool     // it has
+	dropped bool     // the body, before a wait
 }
 
 // ServeHTTP implements http.Handler.
@@ -215,6 +216,9 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.refuseAcceptance(err)
 			return
 		case c.answer(st):
+			return
+		case c.dropped:
+			c.refuse(errReleased)
 			return
 		}
 	}
@@ -359,6 +363,10 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.begun, c.wait, final = time.Now(), a.o.Wait, true
 	}
 	if c.wait > 0 && (st.Record.State == store.Accepted || st.Record.State == store.Running) {
+		if len(c.sent) > maxWaitingBody {
+			c.close()
+			c.sent, c.dropped = nil, true
+		}
 		now, err := c.a.await(c.call, st.Record.ID)
 		switch own, ok := errors.AsType[*stet.Error](err); {
 		case ok && own.Kind == stet.KindDamaged:

@@ -111,7 +111,7 @@ func TestWaitingEnds(t *testing.T) {
 }
 
 func TestWaitingRequestRuns_FirstRunHadNoEffect(t *testing.T) {
-	const size = 1 << 20
+	const size = 64 << 10
 	for name, tx := range map[string]bool{"lease": false, "transaction": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,6 +136,35 @@ func TestWaitingRequestRuns_FirstRunHadNoEffect(t *testing.T) {
 				close(leave)
 				if w := <-answer; w.Code != 200 || w.Body.String() != strconv.Itoa(size) || runs != 2 {
 					t.Errorf("%d %s after %d runs, want 200 %d after 2", w.Code, w.Body, runs, size)
+				}
+			})
+		})
+	}
+}
+
+func TestLargeDuplicateDoesNotWait(t *testing.T) {
+	large := strings.Repeat("x", 64<<10+1)
+	for name, tx := range map[string]bool{"lease": false, "transaction": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &txStore{Store: memory.New(memory.Options{})}
+				engine := stettest.Engine(t, store, stet.Options{Policy: stet.Policy{Wait: 20 * time.Second}})
+				b := newBlocking()
+				h := middleware(t, engine, store, tx).Handler(b)
+				done := make(chan struct{})
+				go func() { defer close(done); ask(h, "k", "", large) }()
+				<-b.entered
+				for _, prefer := range []string{"", "wait=9"} {
+					begun := time.Now()
+					w := ask(h, "k", prefer, large)
+					if waited := time.Since(begun); w.Code != 409 || w.Header().Get("Retry-After") == "" || waited > time.Second {
+						t.Errorf("Prefer %q: %d after %v, want 409 at once", prefer, w.Code, waited)
+					}
+				}
+				close(b.leave)
+				<-done
+				if w := ask(h, "k", "", large); w.Code != 200 || w.Header().Get("Idempotent-Replayed") != "true" {
+					t.Errorf("after the run: %d, want the replay", w.Code)
 				}
 			})
 		})

@@ -72,9 +72,9 @@ type Options struct {
 	// before anything is executed. Default DefaultMaxBody.
 	MaxBody int64
 	// MaxWait bounds how long a duplicate waits with "Prefer: wait=N" (RFC 7240) for a
-	// running operation, and a request of an Async for its job. Default DefaultMaxWait; at
-	// most store.MaxWait; negative: the preference is ignored. The WriteTimeout of a server
-	// must be longer.
+	// running operation, and a request of an Async for its job. A duplicate with a body above
+	// 64 KiB does not wait. Default DefaultMaxWait; at most store.MaxWait; negative: the
+	// preference is ignored. The WriteTimeout of a server must be longer.
 	MaxWait time.Duration
 	// Canonicalize returns the form of a body that goes into the fingerprint, so that
 	// equivalent bodies match. mediaType is in lower case, or "". body is not empty; do not

@@ -17,6 +17,10 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
+// maxWaitingBody is the most bytes of a body that a waiting request holds. One client could
+// otherwise use stet.Options.MaxWaiters times MaxBody of memory.
+const maxWaitingBody = 64 << 10
+
 // guard is a protected handler.
 type guard struct {
 	m     *Middleware
@@ -83,6 +87,9 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.refer()
+	if len(c.sent) > maxWaitingBody {
+		c.op.Wait = stet.NoWait
+	}
 	if m.transact != nil {
 		c.serveTx()
 		return

@@ -1,23 +1,23 @@
 package stetecho
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 
 	"github.com/labstack/echo/v5"
 
+	"github.com/stet-go/stet/internal/exchange"
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Middleware makes m a middleware of Echo's, for Use of an instance or a group, or for a
-// single route. It panics if m is nil.
+// Middleware returns m as middleware of Echo, for Use of an instance or a group, or for a single
+// route. It panics if m is nil.
 //
-// What is registered after it runs inside, as the handler does, and only for requests that
-// run: not for replays and refusals. An error that comes from inside is answered there, by
-// Echo's HTTPErrorHandler, and returned to what is around, for its logs. A request that has
-// no route passes through to Echo's 404 or 405; where other middleware is inside, which may
-// answer by itself, it is protected, but Echo's own answer is not kept, and its key is free.
+// Middleware and handlers that are registered after it run inside, and only for requests that
+// run, not for replays and refusals. Echo's HTTPErrorHandler responds to their errors inside.
+// The error is then returned to outer middleware, for its logs. A request without a route passes
+// through to Echo's 404 or 405. If other middleware is inside, which may respond itself, such a
+// request is protected, but Echo's own response is not stored and its key stays free.
 func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	if m == nil {
 		panic("stetecho: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
@@ -36,14 +36,14 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	}
 }
 
-// HandleTx makes h a handler that m protects, and that gets its transaction. An error that
-// h returns rolls back, also after h has written a response, which is then sent only if it
-// reports a failure. A 4xx that Echo's HTTPErrorHandler makes of the error is stored after
-// the rollback (stethttp.Returned). Where
-// h returns nil, its response decides, as stethttp.NewTx says. A request that
-// passes through unprotected, because of its method or for want of a key where it is
-// optional, has no transaction: then it panics before h is called. Do not register
-// Middleware around it: it is one.
+// HandleTx returns a handler that m protects, and that calls h with its transaction. An error
+// of h rolls back, also after h has written a response, which is then sent only if it reports a
+// failure. A 4xx that Echo's HTTPErrorHandler makes of the error is stored after the rollback
+// (stethttp.Returned). If h returns nil, its response decides the end of the transaction, see
+// stethttp.NewTx.
+//
+// It panics without calling h if a request passes unprotected, because of its method or of
+// Options.Optional: there is no transaction. Do not register Middleware around it.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(*echo.Context, T) error) echo.HandlerFunc {
 	switch {
 	case m == nil || m.Middleware == nil:
@@ -54,72 +54,50 @@ func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(*echo.Context, T) error
 	return protect(m.Middleware, func(c *echo.Context) error { return h(c, stethttp.Tx[T](c.Request().Context())) })
 }
 
-// Context returns Echo's context of a request, for the functions of stethttp.Options: a
-// Scope finds in it what authentication has set, and parameters of the route. It is valid
-// while the request is served. Of other requests it is nil.
-func Context(r *http.Request) *echo.Context {
-	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
-		return x.c
-	}
-	return nil
+// Context returns Echo's context of a request, for the functions of stethttp.Options: with the
+// values that authentication has set, and the parameters of the route. It is valid until the
+// request ends. It is nil for other requests.
+func Context(r *http.Request) *echo.Context { return exchange.Context[*echo.Context](r) }
+
+// call is one request.
+type call struct {
+	exchange.Exchange
+	c     *echo.Context
+	inner echo.HandlerFunc
+	outer http.ResponseWriter // of outer middleware
+	log   *slog.Logger
+	err   error // of inner
 }
 
-type exchangeKey struct{}
-
-// exchange is one request on its way through stethttp.
-type exchange struct {
-	c       *echo.Context
-	outer   http.ResponseWriter // that of what is around, and what stethttp answers with
-	r       *http.Request       // as stethttp gets it
-	log     *slog.Logger
-	through bool  // it passes through unprotected
-	err     error // of what is inside
-}
-
-// protect puts inner under m.
+// protect returns inner, protected by m.
 func protect(m *stethttp.Middleware, inner echo.HandlerFunc) echo.HandlerFunc {
-	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := r.Context().Value(exchangeKey{}).(*exchange)
-		if _, ok := w.(*front); ok {
-			x.pass(r, inner)
-			return
-		}
-		x.call(w, r, inner)
-	}))
+	h := exchange.Handler(m)
 	return func(c *echo.Context) error {
-		x := &exchange{c: c, outer: c.Response(), log: m.Log()}
-		x.r = c.Request().WithContext(context.WithValue(c.Request().Context(), exchangeKey{}, x))
-		if path := c.Path(); path != "" {
-			x.r.Pattern = path
+		x := &call{c: c, inner: inner, outer: c.Response(), log: m.Log()}
+		x.Exchange = exchange.Exchange{Framework: c, Call: x.call, Pass: x.pass}
+		f := &front{x: x}
+		x.Begin(c.Request(), c.Path())
+		x.Serve(h, f)
+		if !x.Passed {
+			res := echo.NewResponse(x.sealed(x.outer), c.Logger())
+			res.Status, res.Size, res.Committed = f.status, f.size, true
+			c.SetResponse(res)
+			x.withhold(f.status)
 		}
-		return x.serve(h)
+		return x.err
 	}
 }
 
-// serve has stethttp answer, or pass the request through. The error is for what is around:
-// if the request is protected, it has been answered.
-func (x *exchange) serve(h http.Handler) error {
-	r := x.c.Request()
-	defer func() {
-		if r.MultipartForm == nil {
-			r.MultipartForm = x.r.MultipartForm // the server removes its files
-		}
-	}()
-	f := &front{x: x}
-	h.ServeHTTP(f, x.r)
-	if !x.through {
-		res := echo.NewResponse(&sealed{ResponseWriter: x.outer, x: x}, x.c.Logger())
-		res.Status, res.Size, res.Committed = f.status, f.size, true
-		x.c.SetResponse(res)
-		x.withhold(f.status)
-	}
-	return x.err
+// sealed returns the writer of outer middleware, after the end of the response.
+func (x *call) sealed(w http.ResponseWriter) http.ResponseWriter {
+	return &exchange.Sealed{ResponseWriter: w, Adapter: "stetecho", Log: x.log, Request: x.Request,
+		Advice: "register middleware that adds to responses after stetecho's; an HTTPErrorHandler must return if the response is committed"}
 }
 
-// withhold keeps an error that is answered from what is around, where something there has
-// put a writer of its own in the place of Echo's response. Gzip and BodyDump put that back
-// on their way out, past what seals it: the error would be answered a second time.
-func (x *exchange) withhold(status int) {
+// withhold drops an error from outer middleware that has replaced Echo's response with a writer
+// of its own. Gzip and BodyDump put the response back when they return, without the seal. A
+// second response to the error would then be written.
+func (x *call) withhold(status int) {
 	if _, ok := x.outer.(*echo.Response); ok || x.err == nil {
 		return
 	}
@@ -127,36 +105,34 @@ func (x *exchange) withhold(status int) {
 	if status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
 	}
-	x.log.LogAttrs(x.r.Context(), level, "stetecho: a handler has returned an error; it is answered, and not handed to what is around, where something has replaced the response (as Gzip and BodyDump do)",
-		slog.Int("status", status), slog.String("route", x.r.Pattern), slog.Any("error", x.err))
+	x.log.LogAttrs(x.Request.Context(), level, "stetecho: a handler has returned an error; its response was sent, and the error is not returned to outer middleware, because some has replaced the response (as Gzip and BodyDump do)",
+		slog.Int("status", status), slog.String("route", x.Request.Pattern), slog.Any("error", x.err))
 	x.err = nil
 }
 
-// pass calls what is inside, unprotected. The request differs from that which came if
-// stethttp has read its body.
-func (x *exchange) pass(r *http.Request, inner echo.HandlerFunc) {
-	x.through = true
-	if r != x.r {
+// pass calls inner, unprotected.
+func (x *call) pass(r *http.Request) {
+	if r != x.Request {
 		was := x.c.Request()
 		x.c.SetRequest(r)
 		defer x.c.SetRequest(was)
 	}
-	x.err = inner(x.c)
+	x.err = x.inner(x.c)
 }
 
-// call calls what is inside, with w as the writer, and answers its error. It may be called
-// again for the same request (stethttp.NewTx, Options.Tries).
-func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner echo.HandlerFunc) {
+// call calls inner with w as the writer, and Echo's HTTPErrorHandler for its error. stethttp can
+// call it again for the same request (stethttp.NewTx, Options.Tries).
+func (x *call) call(w http.ResponseWriter, r *http.Request) {
 	c, outer := x.c, x.c.Request()
 	res := echo.NewResponse(w, c.Logger())
-	res.Status = http.StatusOK // as Echo's own begin
+	res.Status = http.StatusOK // like Echo's own
 	c.SetResponse(res)
 	c.SetRequest(r)
 	defer func() {
 		c.SetResponse(x.outer)
 		c.SetRequest(outer)
 	}()
-	x.err = inner(c)
+	x.err = x.inner(c)
 	if x.err == nil {
 		return
 	}

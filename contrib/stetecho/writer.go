@@ -1,17 +1,15 @@
 package stetecho
 
 import (
-	"errors"
-	"log/slog"
 	"net/http"
 
 	"github.com/labstack/echo/v5"
 )
 
-// front is the http.ResponseWriter that stethttp answers with, over that of what is
-// around, so that its hooks are called and its status is seen.
+// front is the http.ResponseWriter of stethttp. It writes to the outer response, so that its
+// hooks are called and outer middleware sees the status.
 type front struct {
-	x      *exchange
+	x      *call
 	status int
 	size   int64
 }
@@ -26,10 +24,9 @@ func (f *front) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteHeader implements http.ResponseWriter. An echo.Response takes an informational
-// status for that of the response, so that goes past it. What was registered with
-// echo.Response.Before finds the response of what is around in its context, also while
-// the handler streams.
+// WriteHeader implements http.ResponseWriter. An echo.Response would take an informational
+// status for the final one, so that bypasses it. Functions of echo.Response.Before find the
+// outer response in their context, also while the handler streams.
 func (f *front) WriteHeader(status int) {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		if res, err := echo.UnwrapResponse(f.x.outer); err == nil {
@@ -47,7 +44,7 @@ func (f *front) WriteHeader(status int) {
 // Written tells stethttp whether the response has begun.
 func (f *front) Written() bool { return committed(f.x.outer) }
 
-// FlushError is for http.ResponseController: echo.Response.Flush panics where it cannot.
+// FlushError is for http.ResponseController. echo.Response.Flush panics if the writer has none.
 func (f *front) FlushError() error {
 	w := f.x.outer
 	if res, ok := w.(*echo.Response); ok {
@@ -58,30 +55,3 @@ func (f *front) FlushError() error {
 
 // Unwrap is for http.ResponseController.
 func (f *front) Unwrap() http.ResponseWriter { return f.x.outer }
-
-var errSealed = errors.New("stetecho: the response stands: what is around the middleware must not write to it any more")
-
-// sealed is the writer for what is around the middleware, once the response stands. A body
-// that is written to it would reach the first caller, and no other.
-type sealed struct {
-	http.ResponseWriter
-	x    *exchange
-	told bool
-}
-
-// Unwrap is for http.ResponseController.
-func (s *sealed) Unwrap() http.ResponseWriter { return s.ResponseWriter }
-
-// WriteHeader does nothing.
-func (s *sealed) WriteHeader(int) {}
-
-// Write refuses, and says so once.
-func (s *sealed) Write([]byte) (int, error) {
-	if !s.told {
-		s.told = true
-		s.x.log.ErrorContext(s.x.r.Context(), "stetecho: something around the middleware has written to a response that stands; it was dropped, "+
-			"as a retry would not get it: register what adds to responses after stetecho's, so that it runs inside; an HTTPErrorHandler must return if the response is committed",
-			slog.String("route", s.x.r.Pattern))
-	}
-	return 0, errSealed
-}

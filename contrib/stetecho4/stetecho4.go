@@ -1,7 +1,6 @@
 package stetecho4
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -9,17 +8,18 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/exchange"
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Middleware makes m a middleware of Echo's, for Use of an instance or a group, or for a
-// single route. It panics if m is nil.
+// Middleware returns m as middleware of Echo, for Use of an instance or a group, or for a single
+// route. It panics if m is nil.
 //
-// What is registered after it runs inside, as the handler does, and only for requests that
-// run: not for replays and refusals. An error that comes from inside is answered there, by
-// Echo's HTTPErrorHandler, and returned to what is around, for its logs. A request that has
-// no route passes through to Echo's 404 or 405; where other middleware is inside, which may
-// answer by itself, it is protected, but Echo's own answer is not kept, and its key is free.
+// Middleware and handlers that are registered after it run inside, and only for requests that
+// run, not for replays and refusals. Echo's HTTPErrorHandler responds to their errors inside.
+// The error is then returned to outer middleware, for its logs. A request without a route passes
+// through to Echo's 404 or 405. If other middleware is inside, which may respond itself, such a
+// request is protected, but Echo's own response is not stored and its key stays free.
 func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	if m == nil {
 		panic("stetecho4: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
@@ -39,14 +39,14 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	}
 }
 
-// HandleTx makes h a handler that m protects, and that gets its transaction. An error that
-// h returns rolls back, also after h has written a response, which is then sent only if it
-// reports a failure. A 4xx that Echo's HTTPErrorHandler makes of the error is stored after
-// the rollback (stethttp.Returned). Where
-// h returns nil, its response decides, as stethttp.NewTx says. A request that
-// passes through unprotected, because of its method or for want of a key where it is
-// optional, has no transaction: then it panics before h is called. Do not register
-// Middleware around it: it is one.
+// HandleTx returns a handler that m protects, and that calls h with its transaction. An error
+// of h rolls back, also after h has written a response, which is then sent only if it reports a
+// failure. A 4xx that Echo's HTTPErrorHandler makes of the error is stored after the rollback
+// (stethttp.Returned). If h returns nil, its response decides the end of the transaction, see
+// stethttp.NewTx.
+//
+// It panics without calling h if a request passes unprotected, because of its method or of
+// Options.Optional: there is no transaction. Do not register Middleware around it.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(echo.Context, T) error) echo.HandlerFunc {
 	switch {
 	case m == nil || m.Middleware == nil:
@@ -57,73 +57,56 @@ func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(echo.Context, T) error)
 	return protect(m.Middleware, func(c echo.Context) error { return h(c, stethttp.Tx[T](c.Request().Context())) })
 }
 
-// Context returns Echo's context of a request, for the functions of stethttp.Options: a
-// Scope finds in it what authentication has set, and parameters of the route. It is valid
-// while the request is served. Of other requests it is nil.
-func Context(r *http.Request) echo.Context {
-	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
-		return x.c
-	}
-	return nil
+// Context returns Echo's context of a request, for the functions of stethttp.Options: with the
+// values that authentication has set, and the parameters of the route. It is valid until the
+// request ends. It is nil for other requests.
+func Context(r *http.Request) echo.Context { return exchange.Context[echo.Context](r) }
+
+// call is one request.
+type call struct {
+	exchange.Exchange
+	c     echo.Context
+	inner echo.HandlerFunc
+	outer *echo.Response // of outer middleware
+	log   *slog.Logger
+	err   error // of inner
 }
 
-type exchangeKey struct{}
-
-// exchange is one request on its way through stethttp.
-type exchange struct {
-	c       echo.Context
-	outer   *echo.Response // what is around, and what stethttp answers with
-	r       *http.Request  // as stethttp gets it
-	log     *slog.Logger
-	through bool  // it passes through unprotected
-	err     error // of what is inside
-}
-
-// protect puts inner under m.
+// protect returns inner, protected by m.
 func protect(m *stethttp.Middleware, inner echo.HandlerFunc) echo.HandlerFunc {
-	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := r.Context().Value(exchangeKey{}).(*exchange)
-		if _, ok := w.(*front); ok {
-			x.pass(r, inner)
-			return
-		}
-		x.call(w, r, inner)
-	}))
+	h := exchange.Handler(m)
 	return func(c echo.Context) error {
-		x := &exchange{c: c, outer: c.Response(), log: m.Log()}
-		x.r = c.Request().WithContext(context.WithValue(c.Request().Context(), exchangeKey{}, x))
-		if path := c.Path(); path != "" {
-			x.r.Pattern = path
+		x := &call{c: c, inner: inner, outer: c.Response(), log: m.Log()}
+		x.Exchange = exchange.Exchange{Framework: c, Call: x.call, Pass: x.pass}
+		x.Begin(c.Request(), c.Path())
+		if r := x.Request; r.Body != nil && r.Body != http.NoBody && r.ContentLength < 0 && stet.FromContext(r.Context()) == nil {
+			r.Body = &limitedBody{r.Body}
 		}
-		if x.r.Body != nil && x.r.Body != http.NoBody && x.r.ContentLength < 0 && stet.FromContext(x.r.Context()) == nil {
-			x.r.Body = &limited{x.r.Body}
+		x.Serve(h, &front{x})
+		if !x.Passed {
+			x.seal()
 		}
-		return x.serve(h)
+		return x.err
 	}
 }
 
-// serve has stethttp answer, or pass the request through. The error is for what is around:
-// if the request is protected, it has been answered.
-func (x *exchange) serve(h http.Handler) error {
-	r := x.c.Request()
-	defer func() {
-		if r.MultipartForm == nil {
-			r.MultipartForm = x.r.MultipartForm // the server removes its files
-		}
-	}()
-	h.ServeHTTP(&front{x}, x.r)
-	if !x.through {
-		timed := underTimeout(x.outer.Writer)
-		seal := &sealed{ResponseWriter: x.outer.Writer, x: x}
-		x.outer.Writer = seal
-		res := echo.NewResponse(seal, x.c.Echo()) // which Gzip, around, does not put its writer back into
-		res.Status, res.Size, res.Committed = x.outer.Status, x.outer.Size, true
-		x.c.SetResponse(res)
-		if timed {
-			x.withhold()
-		}
+// sealed returns the writer of outer middleware, after the end of the response.
+func (x *call) sealed(w http.ResponseWriter) http.ResponseWriter {
+	return &exchange.Sealed{ResponseWriter: w, Adapter: "stetecho4", Log: x.log, Request: x.Request,
+		Advice: "register middleware that adds to responses after stetecho4's; an HTTPErrorHandler must return if the response is committed"}
+}
+
+// seal puts a sealed response into the context.
+func (x *call) seal() {
+	timed := underTimeout(x.outer.Writer)
+	w := x.sealed(x.outer.Writer)
+	x.outer.Writer = w
+	res := echo.NewResponse(w, x.c.Echo()) // outer Gzip does not put its writer back into it
+	res.Status, res.Size, res.Committed = x.outer.Status, x.outer.Size, true
+	x.c.SetResponse(res)
+	if timed {
+		x.withhold()
 	}
-	return x.err
 }
 
 // underTimeout reports whether w leads to the writer of http.TimeoutHandler.
@@ -140,9 +123,9 @@ func underTimeout(w http.ResponseWriter) bool {
 	}
 }
 
-// withhold keeps an error that is answered from Echo's middleware Timeout, which would drop
-// the answer, and the client would get an empty 200.
-func (x *exchange) withhold() {
+// withhold drops an error from Echo's middleware Timeout. It would discard the response, and the
+// client would get an empty 200.
+func (x *call) withhold() {
 	if x.err == nil {
 		return
 	}
@@ -150,36 +133,34 @@ func (x *exchange) withhold() {
 	if x.outer.Status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
 	}
-	x.log.LogAttrs(x.r.Context(), level, "stetecho4: a handler has returned an error; it is answered, and not handed to what is around, where Timeout would drop the answer",
-		slog.Int("status", x.outer.Status), slog.String("route", x.r.Pattern), slog.Any("error", x.err))
+	x.log.LogAttrs(x.Request.Context(), level, "stetecho4: a handler has returned an error; its response was sent, and the error is not returned to outer middleware, where Timeout would discard the response",
+		slog.Int("status", x.outer.Status), slog.String("route", x.Request.Pattern), slog.Any("error", x.err))
 	x.err = nil
 }
 
-// pass calls what is inside, unprotected. The request differs from that which came if
-// stethttp has read its body.
-func (x *exchange) pass(r *http.Request, inner echo.HandlerFunc) {
-	x.through = true
-	if r != x.r {
+// pass calls inner, unprotected.
+func (x *call) pass(r *http.Request) {
+	if r != x.Request {
 		was := x.c.Request()
 		x.c.SetRequest(r)
 		defer x.c.SetRequest(was)
 	}
-	x.err = inner(x.c)
+	x.err = x.inner(x.c)
 }
 
-// call calls what is inside, with w as the writer, and answers its error. It may be called
-// again for the same request (stethttp.NewTx, Options.Tries).
-func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner echo.HandlerFunc) {
+// call calls inner with w as the writer, and Echo's HTTPErrorHandler for its error. stethttp can
+// call it again for the same request (stethttp.NewTx, Options.Tries).
+func (x *call) call(w http.ResponseWriter, r *http.Request) {
 	c, outer := x.c, x.c.Request()
 	res := echo.NewResponse(w, c.Echo())
-	res.Status = http.StatusOK // as Echo's own begin
+	res.Status = http.StatusOK // like Echo's own
 	c.SetResponse(res)
 	c.SetRequest(r)
 	defer func() {
 		c.SetResponse(x.outer)
 		c.SetRequest(outer)
 	}()
-	x.err = inner(c)
+	x.err = x.inner(c)
 	if x.err == nil {
 		return
 	}

@@ -3,15 +3,14 @@ package stetecho4
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 )
 
-// front is the http.ResponseWriter that stethttp answers with, over the echo.Response of
-// what is around, so that its hooks are called and its status is seen.
-type front struct{ x *exchange }
+// front is the http.ResponseWriter of stethttp. It writes to the outer response, so that its
+// hooks are called and outer middleware sees the status.
+type front struct{ x *call }
 
 // Header implements http.ResponseWriter.
 func (f *front) Header() http.Header { return f.x.outer.Header() }
@@ -19,10 +18,9 @@ func (f *front) Header() http.Header { return f.x.outer.Header() }
 // Write implements http.ResponseWriter.
 func (f *front) Write(p []byte) (int, error) { return f.x.outer.Write(p) }
 
-// WriteHeader implements http.ResponseWriter. An echo.Response takes an informational
-// status for that of the response, so that goes past it. What was registered with
-// echo.Response.Before finds the response of what is around in its context, also while
-// the handler streams.
+// WriteHeader implements http.ResponseWriter. An echo.Response would take an informational
+// status for the final one, so that bypasses it. Functions of echo.Response.Before find the
+// outer response in their context, also while the handler streams.
 func (f *front) WriteHeader(status int) {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		f.x.outer.Writer.WriteHeader(status)
@@ -37,45 +35,18 @@ func (f *front) WriteHeader(status int) {
 // Written tells stethttp whether the response has begun.
 func (f *front) Written() bool { return f.x.outer.Committed }
 
-// FlushError is for http.ResponseController: echo.Response.Flush panics where it cannot.
+// FlushError is for http.ResponseController. echo.Response.Flush panics if the writer has none.
 func (f *front) FlushError() error { return http.NewResponseController(f.x.outer.Writer).Flush() }
 
 // Unwrap is for http.ResponseController.
 func (f *front) Unwrap() http.ResponseWriter { return f.x.outer.Writer }
 
-var errSealed = errors.New("stetecho4: the response stands: what is around the middleware must not write to it any more")
-
-// sealed is the writer for what is around the middleware, once the response stands. A body
-// that is written to it would reach the first caller, and no other.
-type sealed struct {
-	http.ResponseWriter
-	x    *exchange
-	told bool
-}
-
-// Unwrap is for http.ResponseController.
-func (s *sealed) Unwrap() http.ResponseWriter { return s.ResponseWriter }
-
-// WriteHeader does nothing.
-func (s *sealed) WriteHeader(int) {}
-
-// Write refuses, and says so once.
-func (s *sealed) Write([]byte) (int, error) {
-	if !s.told {
-		s.told = true
-		s.x.log.ErrorContext(s.x.r.Context(), "stetecho4: something around the middleware has written to a response that stands; it was dropped, "+
-			"as a retry would not get it: register what adds to responses after stetecho4's, so that it runs inside; an HTTPErrorHandler must return if the response is committed",
-			slog.String("route", s.x.r.Pattern))
-	}
-	return 0, errSealed
-}
-
-// limited is a request's body of an unknown length, which middleware around may limit. It
-// tells stethttp of that.
-type limited struct{ io.ReadCloser }
+// limitedBody is a request's body of an unknown length, which outer middleware may limit. It
+// returns the status of Echo's error to stethttp.
+type limitedBody struct{ io.ReadCloser }
 
 // Read implements io.Reader.
-func (l *limited) Read(p []byte) (int, error) {
+func (l *limitedBody) Read(p []byte) (int, error) {
 	n, err := l.ReadCloser.Read(p)
 	if he := (*echo.HTTPError)(nil); errors.As(err, &he) {
 		err = coded{he}
@@ -83,7 +54,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// coded is an error of Echo's that says its status.
+// coded is an error of Echo with its status.
 type coded struct{ *echo.HTTPError }
 
 // StatusCode is for stethttp.

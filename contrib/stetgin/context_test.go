@@ -257,7 +257,7 @@ func TestErrorsAnsweredAround_AreLoud(t *testing.T) {
 	url := adaptertest.Serve(t, protected(b, func(c *gin.Context) { _ = c.Error(errBank) }, answerErrors)) + "/payments"
 	post(t, url, "x").WantProblem(500, "response-missing")
 	post(t, url, "x").WantProblem(504, "outcome-unknown")
-	b.WantLog("register the middleware that answers errors after stetgin's", 1)
+	b.WantLog("register the middleware that responds to errors after stetgin's", 1)
 }
 
 // holding is a writer around that holds content back.

@@ -1,7 +1,6 @@
 package stetgin
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -9,16 +8,17 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/stet-go/stet/internal/exchange"
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Middleware makes m a middleware of Gin's, for Use of an engine or a group, or for a
-// single route. It panics if m is nil.
+// Middleware returns m as middleware of Gin, for Use of an engine or a group, or for a single
+// route. It panics if m is nil.
 //
-// What is registered after it runs inside, as the handler does, and only for requests that
-// run: not for replays and refusals, which end the chain with gin.Context.Abort. A request
-// that has no route passes through, to Gin's answer 404 or 405, unless the service has a
-// handler for such requests (gin.Engine.NoRoute, NoMethod): that one is protected, too.
+// Handlers that are registered after it run inside, and only for requests that run. Replays and
+// refusals end the chain with gin.Context.Abort. A request without a route passes through to
+// Gin's 404 or 405. If the service has a handler for such requests (gin.Engine.NoRoute,
+// NoMethod), it is protected.
 func Middleware(m *stethttp.Middleware) gin.HandlerFunc {
 	if m == nil {
 		panic("stetgin: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
@@ -31,13 +31,13 @@ func Middleware(m *stethttp.Middleware) gin.HandlerFunc {
 	}
 }
 
-// HandleTx makes h a handler that m protects, and that gets its transaction. Its response
-// decides what becomes of that, as stethttp.NewTx says; a response of 400 and above with an
-// error (gin.Context.Error, AbortWithError) rolls back, and a 4xx is stored after the
-// rollback (stethttp.Returned). Handlers that are registered after
-// it run inside, too. A request that passes through unprotected, because of its method or
-// for want of a key where it is optional, has no transaction: then it panics before h is
-// called. Do not register Middleware around it: it is one.
+// HandleTx returns a handler that m protects, and that calls h with its transaction. The
+// response of h decides the end of the transaction, see stethttp.NewTx. A response of 400 and
+// above with an error (gin.Context.Error, AbortWithError) rolls back, and a 4xx is stored after
+// the rollback (stethttp.Returned). Handlers that are registered after it run inside.
+//
+// It panics without calling h if a request passes unprotected, because of its method or of
+// Options.Optional: there is no transaction. Do not register Middleware around it.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(*gin.Context, T)) gin.HandlerFunc {
 	switch {
 	case m == nil || m.Middleware == nil:
@@ -51,83 +51,58 @@ func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(*gin.Context, T)) gin.H
 	})
 }
 
-// Context returns Gin's context of a request, for the functions of stethttp.Options: a
-// Scope finds in it what authentication has set, and parameters of the route. It is valid
-// while the request is served. Of other requests it is nil.
-func Context(r *http.Request) *gin.Context {
-	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
-		return x.c
-	}
-	return nil
-}
+// Context returns Gin's context of a request, for the functions of stethttp.Options: with the
+// values that authentication has set, and the parameters of the route. It is valid until the
+// request ends. It is nil for other requests.
+func Context(r *http.Request) *gin.Context { return exchange.Context[*gin.Context](r) }
 
-type exchangeKey struct{}
-
-// exchange is one request on its way through stethttp, and the http.ResponseWriter that
-// stethttp answers with: Gin's own, so that what is around sees the status.
-type exchange struct {
+// call is one request, and the http.ResponseWriter of stethttp: Gin's own, so that outer
+// middleware sees the status.
+type call struct {
 	gin.ResponseWriter
-	c       *gin.Context
-	r       *http.Request // as stethttp gets it
-	log     *slog.Logger
-	calls   int         // of what is inside, protected
-	wrote   bool        // content
-	through bool        // it passes through unprotected
-	before  gin.Context // before the first call
+	exchange.Exchange
+	c      *gin.Context
+	inner  gin.HandlerFunc
+	log    *slog.Logger
+	calls  int         // of inner, protected
+	wrote  bool        // content
+	before gin.Context // before the first call
 }
 
 // Unwrap is for http.ResponseController.
-func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+func (x *call) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // Write implements http.ResponseWriter.
-func (x *exchange) Write(p []byte) (int, error) {
+func (x *call) Write(p []byte) (int, error) {
 	x.wrote = true
 	return x.ResponseWriter.Write(p)
 }
 
-// protect puts what inner does under m.
+// protect returns inner, protected by m.
 func protect(m *stethttp.Middleware, inner gin.HandlerFunc) gin.HandlerFunc {
-	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := r.Context().Value(exchangeKey{}).(*exchange)
-		if w == http.ResponseWriter(x) {
-			x.pass(r, inner)
-			return
-		}
-		x.call(w, r, inner)
-	}))
+	h := exchange.Handler(m)
 	return func(c *gin.Context) {
-		x := &exchange{ResponseWriter: c.Writer, c: c, log: m.Log()}
-		x.r = c.Request.WithContext(context.WithValue(c.Request.Context(), exchangeKey{}, x))
-		if path := c.FullPath(); path != "" {
-			x.r.Pattern = path
-		}
-		x.serve(h)
+		x := &call{ResponseWriter: c.Writer, c: c, inner: inner, log: m.Log()}
+		x.Exchange = exchange.Exchange{Framework: c, Call: x.call, Pass: x.pass}
+		returned := false
+		defer func() {
+			if !x.Passed {
+				x.seal(returned)
+			}
+		}()
+		x.Begin(c.Request, c.FullPath())
+		x.Serve(h, x)
+		returned = true
 	}
 }
 
-// serve has stethttp answer, or pass the request through.
-func (x *exchange) serve(h http.Handler) {
-	r, returned := x.c.Request, false
-	defer func() {
-		if r.MultipartForm == nil {
-			r.MultipartForm = x.r.MultipartForm // the server removes its files
-		}
-		if !x.through {
-			x.seal(returned)
-		}
-	}()
-	h.ServeHTTP(x, x.r)
-	returned = true
-}
-
-// seal keeps the response unchanged, now that it stands. What has panicked without one may
-// be answered by what is around; gin.Recovery leaves some panics unanswered, which must not
-// end as an empty 200.
-func (x *exchange) seal(returned bool) {
+// seal ends the response. After a panic it is a 500, unless outer middleware responds:
+// gin.Recovery leaves some panics without a response, which would be an empty 200.
+func (x *call) seal(returned bool) {
 	if !returned {
 		x.WriteHeader(http.StatusInternalServerError) // stored, unless the response has begun
 	} else {
-		if !x.wrote { // what is around may hold content back, to add fields for it
+		if !x.wrote { // outer middleware can hold content back, to add fields for it
 			x.WriteHeaderNow()
 		}
 		if x.calls == 0 {
@@ -135,30 +110,29 @@ func (x *exchange) seal(returned bool) {
 		}
 	}
 	if x.Written() || x.wrote {
-		x.c.Writer = &sealed{ResponseWriter: x.ResponseWriter, log: x.log, r: x.r, told: !returned}
+		x.c.Writer = &sealed{x.ResponseWriter, exchange.Sealed{ResponseWriter: x.ResponseWriter, Adapter: "stetgin", Log: x.log, Request: x.Request, Logged: !returned,
+			Advice: "register middleware that adds to responses, or responds to errors, after stetgin's"}}
 	}
 }
 
-// pass calls what is inside, unprotected. The request differs from that which came if
-// stethttp has read its body.
-func (x *exchange) pass(r *http.Request, inner gin.HandlerFunc) {
-	x.through = true
-	if r != x.r {
+// pass calls the handlers inside, unprotected.
+func (x *call) pass(r *http.Request) {
+	if r != x.Request {
 		was := x.c.Request
 		x.c.Request = r
 		defer func() { x.c.Request = was }()
 	}
-	inner(x.c)
+	x.inner(x.c)
 }
 
-// call calls what is inside, with w as the writer. It may be called again for the same
+// call calls the handlers inside, with w as the writer. stethttp can call it again for the same
 // request (stethttp.NewTx, Options.Tries).
-func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner gin.HandlerFunc) {
+func (x *call) call(w http.ResponseWriter, r *http.Request) {
 	c := x.c
 	if x.calls++; x.calls == 1 {
 		assign(&x.before, c)
 	} else {
-		assign(c, &x.before) // whose handlers are yet to be called
+		assign(c, &x.before) // its handlers were not called
 	}
 	c.Keys = maps.Clone(x.before.Keys)
 	outer := c.Request
@@ -169,7 +143,7 @@ func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner gin.Handle
 		c.Writer, c.Request = x.ResponseWriter, outer
 	}()
 	errs := len(c.Errors)
-	inner(c)
+	x.inner(c)
 	if len(c.Errors) > errs && rw.status >= http.StatusBadRequest {
 		stethttp.Returned(r.Context(), c.Errors.Last().Err)
 	}
@@ -180,14 +154,14 @@ func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner gin.Handle
 	case rw.set:
 		rw.WriteHeaderNow()
 	case len(c.Errors) > errs:
-		x.log.ErrorContext(r.Context(), "stetgin: gin.Context.Error was called, and nothing inside of the middleware has answered: "+
-			"register the middleware that answers errors after stetgin's, so that it runs inside and its answer is the outcome",
+		x.log.ErrorContext(r.Context(), "stetgin: gin.Context.Error was called, and no handler inside of the middleware has responded: "+
+			"register the middleware that responds to errors after stetgin's, so that its response is the outcome",
 			slog.String("route", c.FullPath()))
 	}
 }
 
-// notFound answers as Gin does for a request that has no route, after handlers for such
-// requests that have not answered.
+// notFound writes Gin's response to a request without a route, if the service's handlers for
+// such requests have not responded.
 func notFound(rw *writer) {
 	rw.Header().Set("Content-Type", gin.MIMEPlain)
 	body := "404 page not found"
@@ -197,9 +171,9 @@ func notFound(rw *writer) {
 	_, _ = rw.WriteString(body)
 }
 
-// unrouted reports whether there is nothing to protect: the request has no route, so that
-// Gin answers once all middleware has returned, and the service has no handler for such
-// requests, which is not exported. Where that cannot be seen, there is one.
+// unrouted reports whether there is no handler to protect: the request has no route, and the
+// service no handler for such requests. Gin does not export that; if reflection does not find
+// the field, the request is protected.
 func unrouted(c *gin.Context) bool {
 	if c.FullPath() != "" {
 		return false
@@ -209,7 +183,7 @@ func unrouted(c *gin.Context) bool {
 	case http.StatusNotFound:
 	case http.StatusMethodNotAllowed:
 		field = "noMethod"
-	default: // not by way of an engine
+	default: // not from an engine
 		return false
 	}
 	engine := reflect.ValueOf(c).Elem().FieldByName("engine")
@@ -220,7 +194,7 @@ func unrouted(c *gin.Context) bool {
 	return handlers.Kind() == reflect.Slice && handlers.Len() == 0
 }
 
-// assign makes *to what *from is: which handler is the next is not exported, and what
-// is in a Context's caches and errors is that of the call which is undone. Its lock is
-// not held: Gin has goroutines use gin.Context.Copy.
+// assign copies *from to *to, by reflection because the index of the next handler is not
+// exported. Caches and errors of the first call are undone. The lock of a Context is not held:
+// goroutines must use gin.Context.Copy.
 func assign(to, from *gin.Context) { reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem()) }

@@ -3,20 +3,20 @@ package stetgin
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/stet-go/stet/internal/exchange"
 )
 
 // unwritten is the size of a response that has not begun.
 const unwritten = -1
 
-// writer is the gin.ResponseWriter of what runs inside, over that of stethttp, which holds
-// the response back. It does what Gin's own does.
+// writer is the gin.ResponseWriter of the handlers inside. It writes to stethttp's writer, and
+// works like Gin's own.
 type writer struct {
 	http.ResponseWriter
 	ctx    context.Context
@@ -27,7 +27,7 @@ type writer struct {
 	stop   func() bool
 }
 
-// Unwrap is for http.ResponseController. It leads to stethttp's writer, which has none.
+// Unwrap is for http.ResponseController. It returns stethttp's writer, which has no Unwrap.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Status implements gin.ResponseWriter.
@@ -39,7 +39,7 @@ func (w *writer) Size() int { return w.size }
 // Written implements gin.ResponseWriter.
 func (w *writer) Written() bool { return w.size != unwritten }
 
-// WriteHeader notes a status down. It is written before the content, or in the end.
+// WriteHeader sets the status, which is written before the content, or in the end.
 func (w *writer) WriteHeader(status int) {
 	if status > 0 && !w.Written() {
 		w.status, w.set = status, true
@@ -79,16 +79,16 @@ func (w *writer) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Hijack implements http.Hijacker, to say why not.
+// Hijack implements http.Hijacker. It returns stethttp's error.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
-// Pusher implements gin.ResponseWriter: what is pushed would be no part of the outcome.
+// Pusher implements gin.ResponseWriter. A pushed response would not be part of the outcome.
 func (w *writer) Pusher() http.Pusher { return nil }
 
-// CloseNotify implements http.CloseNotifier. It tells of the end of the run, which does not
-// end when the client leaves.
+// CloseNotify implements http.CloseNotifier. The channel receives at the end of the run, not
+// when the client leaves.
 func (w *writer) CloseNotify() <-chan bool {
 	if w.closed == nil {
 		closed := make(chan bool, 1)
@@ -104,15 +104,10 @@ func (w *writer) end() {
 	}
 }
 
-var errSealed = errors.New("stetgin: the response stands: what is around the middleware must not write to it any more")
-
-// sealed is the gin.ResponseWriter for what is around the middleware, once the response
-// stands. A body that is written to it would reach the first caller, and no other.
+// sealed is the gin.ResponseWriter of outer middleware, after the end of the response.
 type sealed struct {
 	gin.ResponseWriter
-	log  *slog.Logger
-	r    *http.Request
-	told bool
+	s exchange.Sealed
 }
 
 // Unwrap is for http.ResponseController.
@@ -124,22 +119,14 @@ func (s *sealed) WriteHeader(int) {}
 // WriteHeaderNow does nothing.
 func (s *sealed) WriteHeaderNow() {}
 
-// Write refuses.
-func (s *sealed) Write([]byte) (int, error) { return 0, s.refuse() }
+// Write implements http.ResponseWriter.
+func (s *sealed) Write(p []byte) (int, error) { return s.s.Write(p) }
 
-// WriteString refuses.
-func (s *sealed) WriteString(string) (int, error) { return 0, s.refuse() }
+// WriteString implements gin.ResponseWriter.
+func (s *sealed) WriteString(string) (int, error) { return s.s.Write(nil) }
 
-// Hijack refuses.
-func (s *sealed) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, s.refuse() }
-
-// refuse says, once, that something was written.
-func (s *sealed) refuse() error {
-	if !s.told {
-		s.told = true
-		s.log.ErrorContext(s.r.Context(), "stetgin: something around the middleware has written to a response that stands; it was dropped, "+
-			"as a retry would not get it: register what adds to responses, as middleware that answers errors, after stetgin's, so that it runs inside",
-			slog.String("route", s.r.Pattern))
-	}
-	return errSealed
+// Hijack implements http.Hijacker.
+func (s *sealed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	_, err := s.s.Write(nil)
+	return nil, nil, err
 }

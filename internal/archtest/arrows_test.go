@@ -37,6 +37,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/admin", "stet store"},
 	{"internal/test/stettest", "stet store observe"},
 	{"internal/echotest", "stet stethttp stethttp/adaptertest"},
+	{"internal/exchange", "stethttp"},
 	{"internal/test/stettest/sqlresult", "stet store stethttp internal/test/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet stethttp store/sqlite internal/child internal/crash"},
@@ -45,8 +46,9 @@ var arrows = []struct{ from, to string }{
 	{"internal/proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical internal/dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
 	{"cmd/stet", "..."}, // anything of this module
 	// Modules of their own, for frameworks and protocols.
+	{"contrib/stetgin contrib/stetecho contrib/stetecho4", "stet stethttp internal/exchange"},
 	{"contrib/stetfiber", "stet store store/memory stethttp internal/misuse internal/problem"},
-	{"contrib/stetgin contrib/stetecho contrib/stetecho4 contrib/stetwatermill contrib/stetlambda contrib/stetmcp contrib/stetgrpc/... contrib/stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
+	{"contrib/stetwatermill contrib/stetlambda contrib/stetmcp contrib/stetgrpc/... contrib/stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,

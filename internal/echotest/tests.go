@@ -90,7 +90,7 @@ func (f *Framework[C, H, M, R, G, E]) answeredErrorIsNotAnsweredAgain(t *testing
 			t.Errorf("%d runs", runs)
 		}
 		if dropped >= 0 {
-			b.WantLog("it was dropped", dropped)
+			b.WantLog("its bytes were dropped", dropped)
 		}
 	}
 	t.Run("error handler", func(t *testing.T) { test(t, 1) })

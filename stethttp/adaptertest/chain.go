@@ -125,7 +125,7 @@ func (f *fixture) sealed(handle func(Call) error, status int, body string) {
 			return err
 		}})
 	f.is("the first", f.twice(), status, body)
-	if n := strings.Count(f.log.String(), "it was dropped"); n != 2 {
+	if n := strings.Count(f.log.String(), "its bytes were dropped"); n != 2 {
 		f.Errorf("two responses are logged %d times: %s", n, f.log)
 	}
 }
