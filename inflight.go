@@ -16,7 +16,7 @@ import (
 type inFlight struct {
 	id store.ID
 
-	// The mu of the shard guards the fields below.
+	// inFlightCalls.mu guards the fields below.
 	phase       phase
 	fingerprint store.Fingerprint // of the leader; final once running
 	followed    bool              // another call follows
@@ -43,45 +43,32 @@ type entry struct {
 	err     error
 }
 
-// inFlightCalls are the operations in flight in this process. Shards keep calls with different
-// keys from waiting for one mutex.
+// inFlightCalls are the operations in flight in this process.
 type inFlightCalls struct {
-	shards [64]inFlightShard
-}
-
-// inFlightShard has the operations whose IDs end in the same byte, modulo 64.
-type inFlightShard struct {
 	mu sync.Mutex
 	m  map[store.ID]*inFlight
-	_  [48]byte // fills a cache line
-}
-
-func (fs *inFlightCalls) shard(id store.ID) *inFlightShard {
-	return &fs.shards[int(id[len(id)-1])%len(fs.shards)]
 }
 
 // join returns the operation in flight of id, and whether the caller leads it.
 func (fs *inFlightCalls) join(id store.ID, fp store.Fingerprint) (f *inFlight, leader bool) {
-	part := fs.shard(id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	if f := part.m[id]; f != nil {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.m[id]; f != nil {
 		f.followed = true
 		return f, false
 	}
 	f = &inFlight{id: id, fingerprint: fp}
-	if part.m == nil {
-		part.m = make(map[store.ID]*inFlight)
+	if fs.m == nil {
+		fs.m = make(map[store.ID]*inFlight)
 	}
-	part.m[id] = f
+	fs.m[id] = f
 	return f, true
 }
 
 // startTx sets the phase to running for a leader in a transaction, which has no lease.
 func (fs *inFlightCalls) startTx(f *inFlight) {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	if f.phase < running {
 		f.setPhase(running)
 	}
@@ -90,61 +77,53 @@ func (fs *inFlightCalls) startTx(f *inFlight) {
 // startRun sets the phase to running for a leader in lease mode. renewed is when its last
 // renewal was sent. The leader may have read the fingerprint from the store.
 func (fs *inFlightCalls) startRun(f *inFlight, r *Run, renewed time.Time) {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	f.run, f.renewed, f.fingerprint = r, renewed, r.rec.Fingerprint
 	f.setPhase(running)
 }
 
 // renewed sets when a renewal of the lease was sent.
 func (fs *inFlightCalls) renewed(f *inFlight, sent time.Time) {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	f.renewed = sent
 }
 
 // lose removes the run, so that its lease is no longer renewed. It reports whether there was
 // one.
 func (fs *inFlightCalls) lose(f *inFlight) bool {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	had := f.run != nil
 	f.run = nil
 	return had
 }
 
 // leased calls do for each run in lease mode, with the time when its last renewal was sent. It
-// holds the mu of the shard during the call.
+// holds mu during the calls.
 func (fs *inFlightCalls) leased(do func(r *Run, renewed time.Time)) {
-	for i := range fs.shards {
-		part := &fs.shards[i]
-		part.mu.Lock()
-		for _, f := range part.m {
-			if f.run != nil {
-				do(f.run, f.renewed)
-			}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, f := range fs.m {
+		if f.run != nil {
+			do(f.run, f.renewed)
 		}
-		part.mu.Unlock()
 	}
 }
 
 // runsHere reports whether a call of this process runs the operation.
 func (fs *inFlightCalls) runsHere(id store.ID) bool {
-	part := fs.shard(id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	f := part.m[id]
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f := fs.m[id]
 	return f != nil && f.phase == running
 }
 
 // end sets the phase to over. Followers get en if en.shared is set.
 func (fs *inFlightCalls) end(f *inFlight, en entry) {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	f.run = nil
 	if f.phase == over {
 		return
@@ -154,12 +133,12 @@ func (fs *inFlightCalls) end(f *inFlight, en entry) {
 		f.result = &shared
 	}
 	f.setPhase(over)
-	if part.m[f.id] == f {
-		delete(part.m, f.id)
+	if fs.m[f.id] == f {
+		delete(fs.m, f.id)
 	}
 }
 
-// setPhase wakes the followers. The caller holds the mu of the shard.
+// setPhase wakes the followers. The caller holds inFlightCalls.mu.
 func (f *inFlight) setPhase(to phase) {
 	f.phase = to
 	if f.changed != nil {
@@ -171,9 +150,8 @@ func (f *inFlight) setPhase(to phase) {
 // state returns the phase, fingerprint and result, and a channel that is closed when the phase
 // changes.
 func (fs *inFlightCalls) state(f *inFlight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
-	part := fs.shard(f.id)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	if f.phase != over && f.changed == nil {
 		f.changed = make(chan struct{})
 	}
