@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,12 +10,11 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// browseChunk is how many records one Browse looks at.
+// browseChunk is how many records one Browse reads.
 const browseChunk = 2000
 
-// Browse implements store.Browser, in the order of IDs. It looks at up to 2,000
-// records: of the scope, if the query names one, and only at unknown ones if it
-// asks for no others.
+// Browse implements store.Browser, in the order of IDs. It reads at most 2,000 records: those of the
+// scope, if the query has one, and only unknown ones if it asks for no others.
 func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := q.Check(); err != nil {
 		return store.Page{}, err
@@ -31,7 +29,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	after := least[:]
 	if q.After != "" {
 		id, err := hex.DecodeString(q.After)
-		if err != nil || len(id) > maxCursor {
+		if err != nil {
 			return store.Page{}, fmt.Errorf("sqlite: %w: Query.After is no Page.Next of this store", store.ErrInvalid)
 		}
 		after = id
@@ -40,32 +38,27 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 		q.Limit = store.DefaultBrowse
 	}
 	var page store.Page
-	err := s.read(ctx, func(l *link) (err error) {
-		page, err = browse(l, q, after, greatest[:], s.o.Clock().UnixMicro())
+	err := s.read(ctx, func(r *session) (err error) {
+		page, err = browse(r, query, q, after, greatest[:])
 		return err
 	})
 	return page, err
 }
 
-// browse looks at the records after one ID and up to another. (No record has the
-// ID that ends in zeros with which a range begins: it would be a digest of 192
-// zero bits.)
-func browse(l *link, q store.Query, after, upTo []byte, now micros) (page store.Page, err error) {
-	looked, query := 0, qBrowse
-	if slices.Equal(q.States, []store.State{store.Unknown}) {
-		query = qBrowseUnknown
-	}
+// browse reads the records after one ID and up to another. (No record has the ID that ends in zeros
+// with which a range begins: it would be a digest of 192 zero bits.)
+func browse(s *session, query query, q store.Query, after, upTo []byte) (page store.Page, err error) {
+	n := 0
 	var last []byte
-	err = l.rows(query, func(v []driver.Value) error {
-		last, _ = v[keptFrom].([]byte)
-		looked++
+	err = s.rows(query, func(v []any) error {
+		last, _ = v[columnsOfRow-1].([]byte)
+		n++
 		r := &row{}
-		id, err := rowID(last)
-		err = errors.Join(err, r.scan(id, v[:keptFrom]))
-		switch rec := r.at(now); {
-		case err != nil && showsDamage(q, rec):
-			page.Records = append(page.Records, store.Record{ID: id, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})
-		case err == nil && !r.forgotten(now) && q.Match(rec, length(now-r.claimed)):
+		err := r.scan(v)
+		switch rec := r.at(s.now); {
+		case err != nil && showsDamage(q, r.Record):
+			page.Records = append(page.Records, store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})
+		case err == nil && rec.State != store.None && q.Match(rec, length(s.now-r.claimed)):
 			page.Records = append(page.Records, rec)
 		}
 		if len(page.Records) == q.Limit {
@@ -75,10 +68,10 @@ func browse(l *link, q store.Query, after, upTo []byte, now micros) (page store.
 	}, after, upTo, int64(browseChunk))
 	if errors.Is(err, errEnough) {
 		err = nil
-	} else if looked < browseChunk {
+	} else if n < browseChunk {
 		return page, err
 	}
-	page.Next = cursor(last)
+	page.Next = hex.EncodeToString(last)
 	return page, err
 }
 
@@ -88,41 +81,24 @@ func showsDamage(q store.Query, rec store.Record) bool {
 	return len(q.States) == 0 && q.OlderThan == 0 && q.NewerThan == 0 && (q.Scope == store.ID{} || rec.Scope == store.ID{} || q.Scope == rec.Scope)
 }
 
-// maxCursor is how many bytes of an ID a cursor has, should it be damaged.
-const maxCursor = 2 * len(store.ID{})
-
-// cursor is the ID after which the next page begins. A longer value is rounded up.
-func cursor(id []byte) string {
-	if len(id) <= maxCursor {
-		return hex.EncodeToString(id)
-	}
-	id = slices.Clone(id[:maxCursor])
-	for i := len(id) - 1; i >= 0; i-- {
-		if id[i]++; id[i] != 0 {
-			break
-		}
-	}
-	return hex.EncodeToString(id)
-}
-
-// errEnough ends the reading of rows.
-var errEnough = errors.New("enough")
-
-// Expire implements store.Browser. The result is removed from the record; like
-// anything that is deleted, its bytes stay in the file until they are written over.
+// Expire implements store.Browser. Its bytes stay in the file until SQLite writes over them.
 func (s *Store) Expire(ctx context.Context, c store.Claim) error {
-	return s.write(ctx, func(b *batch) error {
-		r, err := load(b, c.ID)
-		if errors.Is(err, store.ErrDamaged) || err == nil && r == nil {
-			return bury(b, c)
-		}
-		if err != nil {
+	return s.write(ctx, func(w *session) error {
+		r, err := load(w, c.ID)
+		switch {
+		case errors.Is(err, store.ErrDamaged):
+			return r.bury(w, c)
+		case err != nil:
 			return err
-		}
-		if r.forgotten(b.now) || r.Fence != c.Fence || !r.State.Settled() {
+		case c.ID == store.ID{}: // of a damaged record: no call can name it
+			if n, err := w.exec(qDeleteNameless, c.Fence); n == 1 || err != nil {
+				return err
+			}
+			return store.ErrFenced
+		case r.forgotten(w.now) || r.Fence != c.Fence || !r.State.Settled():
 			return store.ErrFenced
 		}
-		_, err = b.exec(qExpire, b.now, c.Fence, c.ID[:])
+		_, err = w.exec(qExpire, w.now, c.Fence)
 		return err
 	})
 }

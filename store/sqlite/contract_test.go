@@ -19,7 +19,7 @@ func TestStoreKeepsTheContract(t *testing.T) {
 		New:     func(t testing.TB) store.Store { return openStore(t, Options{Clock: clock.Now}) },
 		Advance: func(_ testing.TB, d time.Duration) { clock.Advance(d) },
 		Damage: func(t testing.TB, s store.Store, id store.ID) {
-			damage(t, s.(*Store), id, damages["a short owner"])
+			damageRow(t, s.(*Store), id, damages["a short owner"])
 		},
 	})
 }
@@ -36,7 +36,7 @@ func TestTwoHandlesOnOneFileKeepTheContract(t *testing.T) {
 		},
 		Advance: func(_ testing.TB, d time.Duration) { clock.Advance(d) },
 		Damage: func(t testing.TB, s store.Store, id store.ID) {
-			damage(t, s.(*alternate).stores[0], id, damages["no state"])
+			damageRow(t, s.(*alternate).stores[0], id, damages["no state"])
 		},
 		Histories: 30,
 	})

@@ -75,10 +75,11 @@ func TestWhatWasAcknowledgedOutlivesACrash(t *testing.T) {
 	if err := s.w.acquire(t.Context()); err != nil { // in the middle of a transaction
 		t.Fatal(err)
 	}
-	if _, err := s.writer.exec(qBegin); err != nil {
+	tx, err := s.begin(t.Context(), time.Now())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := release(s.writer, claimed.Claim(), keep, 1); err != nil {
+	if err := release(s.session(t.Context(), tx), claimed.Claim(), keep); err != nil {
 		t.Fatal(err)
 	}
 	for _, suffix := range []string{"", "-wal"} {
@@ -90,8 +91,8 @@ func TestWhatWasAcknowledgedOutlivesACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.rollback()
-	s.w.handOver()
+	_ = tx.Rollback()
+	s.w.release()
 
 	after := openStore(t, Options{}, filepath.Join(copied, "stet.db"))
 	if rec := mustRead(t, after, settled.ID); rec.State != store.Completed || string(rec.Result.Body) != "done" {
@@ -278,20 +279,9 @@ func TestFullDiskWritesNothingHalf(t *testing.T) {
 	small := mustClaim(t, s, request("small"))
 	big := mustClaim(t, s, request("big"))
 	limit := func(pages int) { // a full disk, as SQLite sees it
-		s.txs.SetMaxIdleConns(1)
-		if _, err := s.txs.Exec(fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
+		if _, err := s.writes.Exec(fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
 			t.Fatal(err)
 		}
-		st, err := s.writer.conn.Prepare(fmt.Sprintf("PRAGMA max_page_count = %d", pages))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
-		rows, err := st.Query(nil) //nolint:staticcheck // the driver has nothing else below database/sql
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = rows.Close()
 	}
 	limit(1) // which SQLite raises to the pages there are
 	huge := completed(strings.Repeat("x", 1<<20))
@@ -343,12 +333,7 @@ func TestLockedFileSaysSoAndNothingWasDone(t *testing.T) {
 
 func TestReadOnlyFileSaysSo(t *testing.T) {
 	s := openStore(t, Options{})
-	st, err := s.writer.conn.Prepare("PRAGMA query_only = ON")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	if _, err := st.Exec(nil); err != nil { //nolint:staticcheck // the driver has nothing else below database/sql
+	if _, err := s.writes.Exec("PRAGMA query_only = ON"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Claim(t.Context(), request("k")); err == nil || !strings.Contains(err.Error(), "cannot be written") {
@@ -358,14 +343,12 @@ func TestReadOnlyFileSaysSo(t *testing.T) {
 
 func TestEveryConnectionIsDurable(t *testing.T) {
 	s := openStore(t, Options{})
-	writer := sql.OpenDB(s.connector)
-	defer writer.Close()
-	for name, db := range map[string]*sql.DB{"the writer's": writer, "RunTx's": s.txs, "the service's": s.DB()} {
-		patience := "0" // the writer's holder has waited already
-		if db == s.DB() {
-			patience = "5000"
+	for name, db := range map[string]*sql.DB{"the writer's": s.writes, "the readers'": s.reads, "the service's": s.DB()} {
+		timeout := "5000"
+		if db == s.writes {
+			timeout = "0" // Store.begin polls the lock
 		}
-		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1", "busy_timeout": patience} {
+		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1", "busy_timeout": timeout} {
 			var got string
 			if err := db.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil || got != want {
 				t.Errorf("%s connection: %s = %s, %v; want %s", name, pragma, got, err, want)

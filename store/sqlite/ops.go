@@ -2,34 +2,100 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
-const (
-	extendChunk = 256  // claims renewed in one operation of a batch
-	sweepChunk  = 1000 // records looked at by one Sweep
-)
+// claiming is a claim, or with work an acceptance.
+type claiming struct {
+	*store.ClaimRequest
+	work  []byte // nil: to be run now
+	after time.Duration
+}
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
-	return s.ask(ctx, &asked{ClaimRequest: &req})
+	return s.claim(ctx, claiming{ClaimRequest: &req})
 }
 
-func (s *Store) ask(ctx context.Context, a *asked) (store.Record, error) {
+func (s *Store) claim(ctx context.Context, c claiming) (store.Record, error) {
 	var rec store.Record
-	err := s.write(ctx, func(b *batch) (err error) {
-		rec, err = claim(b, a, b.now, b.draw)
+	err := s.write(ctx, func(w *session) (err error) {
+		rec, _, err = claim(w, c)
 		return err
 	})
 	if err != nil && !errors.Is(err, store.ErrMismatch) {
-		return store.Record{}, err // a batch that is late may still be writing rec
+		return store.Record{}, err // the batch may still be writing rec
 	}
 	return rec, err
+}
+
+// claim is the body of store.Store.Claim and store.WorkStore.Accept, in a write transaction.
+func claim(s *session, c claiming) (rec store.Record, granted bool, err error) {
+	r, err := load(s, c.ID)
+	if err != nil {
+		return store.Record{}, false, err
+	}
+	switch change, err := rules.OnClaim(r.whole(s.now), *c.ClaimRequest); {
+	case err != nil:
+		return r.at(s.now), false, err
+	case change == rules.Grant:
+		err := r.grant(s, c)
+		return r.at(s.now), err == nil, err
+	case change == rules.MarkUnknown:
+		err := r.markUnknown(s)
+		return r.at(s.now), false, err
+	}
+	return r.at(s.now), false, nil
+}
+
+// grant grants the claim. The key of the row is its fence: a new row replaces the old one.
+func (r *row) grant(s *session, c claiming) error {
+	if r.forgotten(s.now) {
+		r.Record = store.Record{ID: r.ID, Fence: r.Fence}
+	}
+	if r.Fence != 0 {
+		if _, err := s.exec(qDelete, r.Fence); err != nil {
+			return err
+		}
+	}
+	verb := store.VerbClaim
+	if c.work != nil {
+		verb = store.VerbAccept
+	}
+	if err := r.own(s, verb, c.Owner); err != nil {
+		return err
+	}
+	r.Scope, r.Fingerprint, r.Label = c.Scope, c.Fingerprint, c.Label
+	var due, runDue, work, notes any
+	if c.work != nil {
+		r.lease = s.now + span(c.after) // before that it cannot be taken
+		runDue, work = s.now+span(max(c.after, c.Queued)), c.work
+	} else {
+		r.Attempt++
+		r.lease = s.now + span(c.Lease)
+		due = r.lease
+	}
+	if r.Notes.Version != 0 {
+		notes = r.Notes.Marshal()
+	}
+	_, err := s.exec(qInsert, r.Fence, r.ID[:], r.Scope[:], r.Fingerprint[:], r.Owner[:], int64(r.State), int64(r.Attempt), r.claimed,
+		r.Label.Class, r.Label.Name, r.Label.Ref, r.lease, due, runDue, work, notes)
+	return err
+}
+
+// markUnknown makes an expired run's record unknown, or accepted if the run may be repeated.
+func (r *row) markUnknown(s *session) error {
+	r.State, r.settled, r.lease = store.Unknown, s.now, 0
+	if r.repeatable {
+		r.State = store.Accepted
+	}
+	_, err := s.exec(qMarkUnknown, s.now, s.now, r.Fence)
+	return err
 }
 
 // Extend implements store.Store.
@@ -37,173 +103,149 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	if len(claims) == 0 {
 		return nil, ctx.Err()
 	}
-	var all hurt
-	for rest := claims; len(rest) > 0; {
-		chunk := rest[:min(len(rest), extendChunk)]
-		var gone []store.Claim
-		var bad hurt
-		err := s.write(ctx, func(b *batch) (err error) {
-			gone, bad, err = extend(b, chunk, lease, b.now)
-			return err
-		})
-		switch {
-		case err != nil && len(rest) == len(claims):
-			return nil, err
-		case err != nil: // those before it are renewed
-			for _, c := range rest {
-				all.add(c, err)
-			}
-			return lost, all.err()
-		}
-		for _, c := range bad.claims {
-			all.add(c, bad.cause)
-		}
-		lost, rest = append(lost, gone...), rest[len(chunk):]
+	var bad damage
+	err = s.write(ctx, func(w *session) (err error) {
+		lost, bad, err = extend(w, claims, lease)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return lost, all.err()
+	return lost, bad.err()
+}
+
+// extend is the body of Extend, in a write transaction.
+func extend(s *session, claims []store.Claim, lease time.Duration) (lost []store.Claim, bad damage, err error) {
+	end := s.now + span(lease)
+	for _, c := range claims {
+		n, err := s.exec(qExtend, end, end, end, c.Fence, c.ID[:])
+		if err != nil {
+			return nil, bad, err
+		}
+		if n == 1 {
+			continue
+		}
+		switch _, err := load(s, c.ID); {
+		case err == nil:
+			lost = append(lost, c)
+		case errors.Is(err, store.ErrDamaged):
+			bad.add(c, err)
+		default:
+			return nil, bad, err
+		}
+	}
+	return lost, bad, nil
 }
 
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return s.write(ctx, func(b *batch) error { return settle(b, c, out, keep, b.now) })
+	return s.write(ctx, func(w *session) error {
+		_, err := settle(w, c, out, keep)
+		return err
+	})
+}
+
+// settle is the body of Settle, in a write transaction. wrote is false if the outcome was stored before.
+func settle(s *session, c store.Claim, out store.Settlement, keep store.Retention) (wrote bool, err error) {
+	if !out.State.Settled() {
+		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
+	}
+	r, err := load(s, c.ID)
+	if err != nil {
+		return false, err
+	}
+	change, err := rules.OnSettle(r.whole(s.now), c, out, instant(s.now))
+	if err != nil || change == rules.None {
+		return false, err
+	}
+	return true, r.settle(s, out, keep)
+}
+
+// settle writes the outcome.
+func (r *row) settle(s *session, out store.Settlement, keep store.Retention) error {
+	expires, forget := s.now+span(keep.Result), any(s.now+span(keep.Tombstone))
+	var outbox, relay any
+	if out.Outbox != nil { // not forgotten before it is relayed
+		forget, outbox, relay = nil, out.Outbox, s.now
+	}
+	var status, media, head, body any
+	due := any(expires)
+	if out.Gone {
+		due = forget
+	} else {
+		body = notNil(out.Result.Body)
+		if out.Result.Status != 0 {
+			status = int64(out.Result.Status)
+		}
+		if out.Result.Type != "" {
+			media = out.Result.Type
+		}
+		if len(out.Result.Head) > 0 {
+			head = out.Result.Head
+		}
+	}
+	_, err := s.exec(qSettle, int64(out.State), out.Gone, status, media, head, body, s.now, expires, forget, due, outbox, relay, r.Fence)
+	return err
 }
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
-	return s.write(ctx, func(b *batch) error { return release(b, c, keep, b.now) })
+	return s.write(ctx, func(w *session) error { return release(w, c, keep) })
 }
 
-// Read implements store.Store. It never waits for a writer.
-func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
-	return s.readWith(ctx, id, glance)
-}
-
-func (s *Store) readWith(ctx context.Context, id store.ID, load func(session, store.ID) (*row, error)) (rec store.Record, err error) {
-	err = s.read(ctx, func(l *link) error {
-		r, err := load(l, id)
-		if err != nil {
-			return err
-		}
-		if now := s.o.Clock().UnixMicro(); r == nil || r.forgotten(now) {
-			rec = store.Record{ID: id}
-		} else {
-			rec = r.at(now)
-		}
-		return nil
-	})
-	return rec, err
-}
-
-// read calls do with one of the read-only connections, and opens it if necessary. A connection
-// that failed is not used again.
-func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
-	if err := ctx.Err(); err != nil {
+// release is the body of Release, in a write transaction.
+func release(s *session, c store.Claim, keep store.Retention) error {
+	r, err := load(s, c.ID)
+	if err != nil {
 		return err
 	}
-	if s.closed.Load() {
-		return errClosed
-	}
-	var l *link
-	select {
-	case l = <-s.readers:
-	case <-ctx.Done():
-		return fmt.Errorf("sqlite: while waiting to read: %w", context.Cause(ctx))
-	}
-	defer func() { s.readers <- l }()
-	if s.closed.Load() {
-		return errClosed
-	}
-	if l == nil {
-		if l, err = dial(s.background, s.shared); err != nil {
-			return s.explain("read", err, s.path)
-		}
-	}
-	if err := do(l); errors.Is(err, store.ErrDamaged) {
+	switch change, err := rules.OnRelease(r.whole(s.now), c); {
+	case err != nil:
 		return err
-	} else if err != nil {
-		_ = l.close()
-		l = nil
-		return s.explain("read", err, s.path)
+	case change == rules.Return:
+		return r.requeue(s, 0)
+	case change == rules.Release:
+		forget := s.now + span(keep.Result)
+		_, err := s.exec(qRelease, s.now, forget, forget, r.Fence)
+		return err
 	}
 	return nil
 }
 
-// Sweep implements store.Sweeper. It looks only at records that are due, through
-// an index, so that its cost does not depend on how many there are. At most
-// 1,000 are looked at by one call, even if limit is larger.
-func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
-	if limit < 1 {
-		return store.Swept{}, ctx.Err()
-	}
-	limit = min(limit, sweepChunk)
-	var swept store.Swept
-	var h hurt
-	err := s.write(ctx, func(b *batch) (err error) {
-		swept, h, err = sweep(b, limit, b.now)
+// requeue makes the record wait for a worker again.
+func (r *row) requeue(s *session, after time.Duration) error {
+	due := s.now + span(after)
+	_, err := s.exec(qReturn, s.now, due, due, r.Fence)
+	return err
+}
+
+// Read implements store.Store. It never waits for a writer.
+func (s *Store) Read(ctx context.Context, id store.ID) (rec store.Record, err error) {
+	err = s.read(ctx, func(r *session) error {
+		found, err := load(r, id)
+		rec = found.at(r.now)
+		rec.Cancelling = found.Cancelling && rec.State != store.None
 		return err
 	})
 	if err != nil {
-		return store.Swept{}, err
+		return store.Record{}, err
 	}
-	return swept, h.err()
+	return rec, nil
 }
 
-// due is a record that the sweep has something to do with.
-type due struct {
-	row
-	unread error
-}
-
-// sweep is the body of Sweep, in a write transaction. It leaves unreadable records unchanged
-// until later, so that they do not block the sweep.
-func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err error) {
-	var found []due
-	err = s.rows(qDue, func(v []driver.Value) error {
-		var d due
-		id, err := rowID(v[keptFrom])
-		d.unread = errors.Join(err, d.scan(id, v[:keptFrom]))
-		found = append(found, d)
-		return nil
-	}, now, int64(limit))
-	if err != nil {
-		return swept, h, err
+// read calls do with a session on the connections for reading.
+func (s *Store) read(ctx context.Context, do func(*session) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	for _, d := range found {
-		n := int64(0)
-		switch count, q, args := d.step(&swept, now); {
-		case d.unread != nil:
-		case count == nil:
-			d.unread = unreadable(d.ID, fmt.Sprintf("it is %v, and there is nothing to do with it", d.State))
-		default:
-			if n, err = s.exec(q, args...); err != nil {
-				return swept, h, err
-			}
-			*count += int(n)
-		}
-		if n == 0 {
-			h.add(d.Claim(), d.unread)
-			if _, err := s.exec(qPutOff, now+span(putOff), d.Fence); err != nil {
-				return swept, h, err
-			}
-		}
-	}
-	swept.More = len(found) == limit
-	return swept, h, nil
-}
-
-// step returns what the sweep does to the record, and what counts it; nil if it
-// has no business with it.
-func (d *due) step(swept *store.Swept, now micros) (count *int, q query, args []any) {
+	err := do(&session{ctx: ctx, stmts: s.readStmts, now: s.o.Clock().UnixMicro()})
 	switch {
-	case d.lapsed(now):
-		if count = &swept.MarkedUnknown; d.repeatable {
-			count = new(int) // it is not unknown
-		}
-		return count, qPark, []any{now, now, d.Fence, d.ID[:], now}
-	case d.forgotten(now) && (d.State.Settled() || d.State == store.Retryable):
-		return &swept.Purged, qPurge, []any{d.Fence, d.ID[:]}
-	case d.State.Settled():
-		return &swept.Expired, qExpire, []any{now, d.Fence, d.ID[:]}
+	case err == nil || errors.Is(err, store.ErrDamaged):
+		return err
+	case s.w.isClosed():
+		return errClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("sqlite: read: %w", context.Cause(ctx))
 	}
-	return nil, 0, nil
+	return s.explain("read", err, s.path)
 }

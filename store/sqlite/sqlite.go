@@ -15,12 +15,10 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -53,26 +51,20 @@ type Options struct {
 // Store is a store.WorkTxStore, store.Sweeper and store.Browser in an SQLite file. It
 // is safe for concurrent use, and so is the file for several processes of one host.
 type Store struct {
-	o          Options
-	path       string
-	file       string           // path, as SQLite sees it
-	background context.Context  // of what outlives a caller
-	connector  driver.Connector // for writing
-	shared     driver.Connector // for the service, and for reading
+	o    Options
+	path string
+	file string // path, as SQLite sees it
 
-	w      writer
-	writer *link // of the caller that holds w; nil until needed
+	w      *writer
+	writes *sql.DB   // one connection, of the caller that holds w
+	stmts  *prepared // on writes
+	failed failures  // of writes
 
-	readers chan *link // nil ones are dialled when needed
+	reads     *sql.DB
+	readStmts *prepared // on reads
 
-	db     *sql.DB  // the service's
-	txs    *sql.DB  // RunTx's: one connection, of the caller that holds w
-	failed failures // of txs
-	stmts  [queries]*sql.Stmt
+	db     *sql.DB             // the service's
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
-	closed atomic.Bool
-
-	dueFrom atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
 }
 
 var (
@@ -118,8 +110,7 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	s := &Store{o: o, path: path, background: context.WithoutCancel(ctx), commit: (*sql.Tx).Commit}
-	s.w.limit, s.w.batch = o.MaxQueue, maxBatch
+	s := &Store{o: o, path: path, w: newWriter(o.MaxQueue, maxBatch), commit: (*sql.Tx).Commit}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.disconnect())
 	}
@@ -128,42 +119,34 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 
 // open makes the pools, and the tables of a new file.
 func (s *Store) open(ctx context.Context) error {
-	dsn, err := source(s.path, 0) // see Store.lock
+	if err := createFile(s.path); err != nil {
+		return err
+	}
+	dsn, err := source(s.path, 0) // Store.begin polls the lock
 	if err != nil {
 		return err
 	}
-	if s.connector, err = modernc.NewConnector(dsn); err != nil {
+	if s.failed.Connector, err = modernc.NewConnector(dsn); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
 	if dsn, err = source(s.path, s.o.BusyTimeout); err != nil {
 		return err
 	}
-	if s.shared, err = modernc.NewConnector(dsn); err != nil {
+	shared, err := modernc.NewConnector(dsn)
+	if err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
-	if err := s.create(ctx, dsn); err != nil {
-		return err
-	}
-	s.db = sql.OpenDB(s.shared)
-	s.failed.Connector = s.connector
-	s.txs = sql.OpenDB(&s.failed)
-	s.txs.SetMaxOpenConns(1)
-	s.readers = make(chan *link, s.o.MaxReaders)
-	for range s.o.MaxReaders {
-		s.readers <- nil
-	}
+	s.db, s.reads, s.writes = sql.OpenDB(shared), sql.OpenDB(shared), sql.OpenDB(&s.failed)
+	s.reads.SetMaxOpenConns(s.o.MaxReaders)
+	s.reads.SetMaxIdleConns(s.o.MaxReaders)
+	s.writes.SetMaxOpenConns(1)
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	for _, q := range []query{qFence, qInsert, qSelect, qGrant, qPark, qSettle, qAccept, qSave} { // what RunTx and InTx use
-		if s.stmts[q], err = s.txs.PrepareContext(ctx, sqlText[q]); err != nil {
-			return s.explain("open", err, s.path)
-		}
+	if s.stmts, err = prepareOn(ctx, s.writes); err == nil {
+		s.readStmts, err = prepareOn(ctx, s.reads)
 	}
-	if s.writer, err = dial(ctx, s.connector); err != nil {
-		return s.explain("open", err, s.path)
-	}
-	return nil
+	return s.explain("open", err, s.path)
 }
 
 // DB returns a pool of connections to the same file, for the service's own
@@ -176,36 +159,22 @@ func (s *Store) open(ctx context.Context) error {
 // that transaction.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Close waits for the calls at work, RunTx included, and closes the file. Later
-// calls fail. It may be called again.
+// Close waits for the calls in progress, RunTx included, and closes the file. Later calls fail. It may
+// be called again.
 func (s *Store) Close() error {
 	if !s.w.close() {
 		return nil
 	}
-	s.closed.Store(true)
 	return s.disconnect()
 }
 
-// disconnect releases every connection.
+// disconnect closes every connection; last that of the writer, which copies the log back.
 func (s *Store) disconnect() error {
 	var errs []error
-	for range cap(s.readers) {
-		if l := <-s.readers; l != nil {
-			errs = append(errs, l.close())
-		}
-	}
-	for _, stmt := range s.stmts {
-		if stmt != nil {
-			errs = append(errs, stmt.Close())
-		}
-	}
-	for _, db := range []*sql.DB{s.txs, s.db} {
+	for _, db := range []*sql.DB{s.reads, s.db, s.writes} {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
-	}
-	if s.writer != nil { // last: it copies the log back
-		errs = append(errs, s.writer.close())
 	}
 	return errors.Join(errs...)
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -40,40 +39,49 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	case rec.State.Settled():
 		return rec, nil
 	}
-	asked := time.Now()
-	if err := s.w.acquire(ctx); err != nil {
-		return store.Record{}, err
-	}
-	defer s.w.handOver()
-	tx, err := s.beginTx(ctx, asked)
-	if err != nil {
-		return store.Record{}, err
-	}
-	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
-	t := &transaction{s: s, tx: tx, session: txSession{ctx: context.WithoutCancel(ctx), tx: tx, stmts: &s.stmts}}
-	rec, granted, err := t.claim(&req)
-	if err != nil || !granted {
-		return rec, err
-	}
-	in := &inside{store: s}
-	defer in.over.Store(true) // also when fn panics
-	out, err := fn(context.WithValue(ctx, insideKey{}, in), tx, rec)
-	if err != nil {
-		return rec, err
-	}
-	return t.finish(rec, out, keep)
-}
-
-// beginTx begins a transaction for the caller that holds the writer.
-func (s *Store) beginTx(ctx context.Context, asked time.Time) (tx *sql.Tx, err error) {
-	// Without cancellation: database/sql would roll back beneath fn. Whether
-	// to stop is for fn to say, which has ctx.
-	background := context.WithoutCancel(ctx)
-	err = s.lock(ctx, asked, func() (err error) {
-		tx, err = s.txs.BeginTx(background, nil)
+	err = s.exclusively(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		t := &transaction{s: s, tx: tx, session: s.session(context.WithoutCancel(ctx), tx)}
+		var granted bool
+		if rec, granted, err = t.claim(&req); err != nil || !granted {
+			return err
+		}
+		out, err := fn(ctx, tx, rec)
+		if err != nil {
+			return err
+		}
+		rec, err = t.finish(rec, out, keep)
 		return err
 	})
-	return tx, err
+	return rec, err
+}
+
+// exclusively calls do with a transaction, while no other caller of this process writes. do must
+// commit, or the transaction is rolled back.
+func (s *Store) exclusively(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	if err := s.nested(ctx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	asked := time.Now()
+	if err := s.w.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.w.release()
+	tx, err := s.begin(ctx, asked)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // also when do panics or calls runtime.Goexit
+	in := &inside{store: s, tx: tx}
+	defer in.over.Store(true)
+	return do(context.WithValue(ctx, insideKey{}, in), tx)
+}
+
+// session returns a session in a transaction of the store's own pool.
+func (s *Store) session(ctx context.Context, tx *sql.Tx) *session {
+	return &session{ctx: ctx, tx: tx, stmts: s.stmts, now: s.o.Clock().UnixMicro()}
 }
 
 // inside marks the context of a function of RunTx or InTx, which holds the writer.
@@ -95,41 +103,35 @@ func (s *Store) nested(ctx context.Context) error {
 	return fmt.Errorf("sqlite: %w: called from inside a transaction of the same store, which has the only writer; use that transaction. Nothing was done", store.ErrInvalid)
 }
 
-// transaction is one RunTx past its gate.
+// transaction is the transaction of one RunTx.
 type transaction struct {
 	s       *Store
 	tx      *sql.Tx
-	session txSession
+	session *session
 }
 
-// claim claims inside the transaction. An answer without a grant is durable when it returns.
+// claim claims inside the transaction. A record that is not granted is durable when it returns.
 func (t *transaction) claim(req *store.ClaimRequest) (rec store.Record, granted bool, err error) {
-	now := t.s.o.Clock().UnixMicro()
-	var f fences
-	rec, err = claim(t.session, &asked{ClaimRequest: req}, now, func() (int64, error) { return f.draw(t.session) })
+	rec, granted, err = claim(t.session, claiming{ClaimRequest: req})
 	switch {
-	case errors.Is(err, store.ErrMismatch):
-		return rec, false, err
+	case errors.Is(err, store.ErrMismatch) || granted:
+		return rec, granted, err
 	case err != nil:
 		return store.Record{}, false, t.s.explain("claim", err, "nothing was committed")
-	case (rec.State == store.Unknown || rec.State == store.Accepted) && rec.SettledAt.UnixMicro() == now:
-		// MarkedUnknown just now, or in this very microsecond: keep it so.
+	case t.session.changed > 0: // its run was marked unknown
 		if err := t.s.commit(t.tx); err != nil {
 			return store.Record{}, false, t.s.explain("commit", err, "nothing was committed")
 		}
-		return rec, false, nil
-	case rec.State != store.Running || rec.Owner != req.Owner:
-		return rec, false, nil
-	case rec.Fence != f.last:
-		return rec, false, fmt.Errorf("sqlite: this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
+	case rec.State == store.Running && rec.Owner == req.Owner:
+		return rec, false, fmt.Errorf("sqlite: this owner has a claim of an earlier call, whose outcome is unknown: %w", store.ErrUnknown)
 	}
-	return rec, true, nil
+	return rec, false, nil
 }
 
 // finish settles and commits.
 func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.Retention) (store.Record, error) {
-	now := t.s.o.Clock().UnixMicro()
-	err := settle(t.session, rec.Claim(), out, keep, now)
+	t.session.now = t.s.o.Clock().UnixMicro()
+	_, err := settle(t.session, rec.Claim(), out, keep)
 	switch {
 	case errors.Is(err, store.ErrInvalid):
 		return rec, err
@@ -141,7 +143,7 @@ func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.
 	if err := t.s.failed.check(); err != nil {
 		return rec, err
 	}
-	rec, err = t.read(rec.ID, now)
+	rec, err = t.read(rec.ID)
 	if err != nil {
 		return rec, err
 	}
@@ -155,15 +157,12 @@ func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.
 }
 
 // read returns the record as the transaction sees it.
-func (t *transaction) read(id store.ID, now micros) (store.Record, error) {
+func (t *transaction) read(id store.ID) (store.Record, error) {
 	r, err := load(t.session, id)
-	if err == nil && r == nil {
-		err = unreadable(id, "it has gone")
-	}
 	if err != nil {
 		return store.Record{ID: id}, t.s.explain("settle", err, "nothing was committed")
 	}
-	return r.at(now), nil
+	return r.at(t.session.now), nil
 }
 
 // endedInside returns the error for a transaction that fn ended, or whose end fn ignored:
@@ -171,7 +170,7 @@ func (t *transaction) read(id store.ID, now micros) (store.Record, error) {
 // writes are committed one by one.
 func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, error) {
 	_ = t.tx.Rollback()
-	now, err := t.s.lookUp(t.session.ctx, rec.ID)
+	now, err := t.s.readAfter(t.session.ctx, rec.ID)
 	switch {
 	case err != nil:
 		return rec, fmt.Errorf("sqlite: %w: the function ended the transaction, and the record could not be read back: %w", store.ErrUnknown, err)
@@ -183,10 +182,10 @@ func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, 
 	return rec, fmt.Errorf("sqlite: %w: SQLite rolled back while the function ran, after an error that the function must have ignored; its later writes are committed", store.ErrUnknown)
 }
 
-// readBack finds out what became of a commit that failed.
+// readBack reads whether a commit that failed took effect.
 func (t *transaction) readBack(rec store.Record, cause error) (store.Record, error) {
 	_ = t.tx.Rollback()
-	now, err := t.s.lookUp(t.session.ctx, rec.ID)
+	now, err := t.s.readAfter(t.session.ctx, rec.ID)
 	switch {
 	case err != nil:
 		return rec, fmt.Errorf("sqlite: %w: the commit failed (%w) and the record could not be read back: %w", store.ErrUnknown, cause, err)
@@ -196,8 +195,8 @@ func (t *transaction) readBack(rec store.Record, cause error) (store.Record, err
 	return rec, t.s.uncommitted(cause, "nothing was committed")
 }
 
-// lookUp is Read within a bound of its own.
-func (s *Store) lookUp(ctx context.Context, id store.ID) (store.Record, error) {
+// readAfter is Read after a commit that failed, with a time limit of its own.
+func (s *Store) readAfter(ctx context.Context, id store.ID) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.BusyTimeout+time.Second)
 	defer cancel()
 	return s.Read(ctx, id)
@@ -215,7 +214,7 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out sto
 	if err != nil {
 		return err
 	}
-	wrote, err := settleOnce(session, c, out, keep, s.o.Clock().UnixMicro())
+	wrote, err := settle(session, c, out, keep)
 	if err == nil && !wrote {
 		// Settled already, perhaps by a transaction of this very run whose commit
 		// was not acknowledged: what this one wrote would be there twice.
@@ -227,22 +226,21 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out sto
 	return s.explain("settle", err, "roll back")
 }
 
-// join returns a session of a transaction that the caller has begun, or InTx, which
-// needs no look.
-func (s *Store) join(ctx context.Context, tx *sql.Tx) (txSession, error) {
+// join returns a session in a transaction of InTx, or of the caller. The latter is checked.
+func (s *Store) join(ctx context.Context, tx *sql.Tx) (*session, error) {
+	session := s.session(ctx, tx)
 	if in, ok := ctx.Value(insideKey{}).(*inside); ok && in.store == s && in.tx == tx {
-		return txSession{ctx: ctx, tx: tx, stmts: &s.stmts}, nil
+		return session, nil
 	}
-	t := txSession{ctx: ctx, tx: tx}
-	return t, s.trusts(t)
+	session.stmts = nil
+	return session, s.trusts(session)
 }
 
-// trusts refuses a transaction of the caller's that commits elsewhere, or not for
-// good.
-func (s *Store) trusts(tx txSession) error {
+// trusts refuses a transaction of the caller that commits to another file, or not durably.
+func (s *Store) trusts(tx *session) error {
 	var level int64
 	var file string
-	err := tx.rows(qTrust, func(row []driver.Value) error {
+	err := tx.rows(qTrust, func(row []any) error {
 		level, _ = row[0].(int64)
 		file, _ = row[1].(string)
 		return nil

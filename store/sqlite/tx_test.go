@@ -211,7 +211,7 @@ func TestLostCommitReplyIsReadBack(t *testing.T) {
 	})
 	t.Run("and nothing can be read", func(t *testing.T) {
 		s := ledger(t, Options{})
-		s.commit = func(tx *sql.Tx) error { s.closed.Store(true); return errors.Join(tx.Commit(), lost) }
+		s.commit = func(tx *sql.Tx) error { _ = s.reads.Close(); return errors.Join(tx.Commit(), lost) }
 		_, err := s.RunTx(t.Context(), request("k"), keep, charge)
 		if !errors.Is(err, store.ErrUnknown) || !errors.Is(err, lost) {
 			t.Errorf("RunTx: %v", err)

@@ -14,37 +14,21 @@ import (
 // InTx implements store.WorkTxStore. Like RunTx's, its transactions run one after
 // the other, in the order of asking, and fn must not end its own.
 func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
-	if err := s.nested(ctx); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	asked := time.Now()
-	if err := s.w.acquire(ctx); err != nil {
-		return err
-	}
-	defer s.w.handOver()
-	tx, err := s.beginTx(ctx, asked)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
-	in := &inside{store: s, tx: tx}
-	defer in.over.Store(true)
-	if err := fn(context.WithValue(ctx, insideKey{}, in), tx); err != nil {
-		return err
-	}
-	if err := s.failed.check(); err != nil && tx.Rollback() == nil {
-		return err
-	}
-	fault.At(fault.CommitBefore)
-	err = s.commit(tx)
-	fault.At(fault.CommitAfter)
-	if errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("sqlite: %w: the function ended the transaction, which is not its to end", store.ErrUnknown)
-	}
-	return s.uncommitted(err, "the transaction may or may not have been committed")
+	return s.exclusively(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		if err := s.failed.check(); err != nil && tx.Rollback() == nil {
+			return err
+		}
+		fault.At(fault.CommitBefore)
+		err := s.commit(tx)
+		fault.At(fault.CommitAfter)
+		if errors.Is(err, sql.ErrTxDone) {
+			return fmt.Errorf("sqlite: %w: the function ended the transaction, which is not its to end", store.ErrUnknown)
+		}
+		return s.uncommitted(err, "the transaction may or may not have been committed")
+	})
 }
 
 // AcceptTx implements store.WorkTxStore: it accepts inside a transaction of the
@@ -54,8 +38,7 @@ func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest
 	if err != nil {
 		return store.Record{}, err
 	}
-	var f fences
-	rec, err := claim(session, &asked{&req, some(work), after}, s.o.Clock().UnixMicro(), func() (int64, error) { return f.draw(session) })
+	rec, _, err := claim(session, claiming{&req, notNil(work), after})
 	if err == nil || errors.Is(err, store.ErrMismatch) {
 		return rec, err
 	}

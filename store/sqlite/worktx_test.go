@@ -82,7 +82,7 @@ func plan(t *testing.T, s *Store, q query, args ...any) string {
 func TestDueLooksOnlyAtWhatIsDue(t *testing.T) {
 	s := openStore(t, Options{})
 	for q, want := range map[query]string{qDueRun: "run (name=? AND run_due<?)", qDueRelay: "relay (relay_due<?)"} {
-		args := []any{0, 10}
+		args := []any{0, 10, 0}
 		if q == qDueRun {
 			args = append([]any{"a"}, args...)
 		}
@@ -90,7 +90,7 @@ func TestDueLooksOnlyAtWhatIsDue(t *testing.T) {
 			t.Errorf("the plan is\n%s", got)
 		}
 	}
-	for q, args := range map[query][]any{qWaitsRun: {"a", 0}, qWaitsRelay: {0}, qNameFrom: {"a"}} {
+	for q, args := range map[query][]any{qAgainRun: {0, 0, 0}, qAgainRelay: {0, 0, 0}, qNames: nil} {
 		if got := plan(t, s, q, args...); strings.Contains(got, "SCAN stet_records") || strings.Contains(got, "TEMP B-TREE") {
 			t.Errorf("the plan is\n%s", got)
 		}
@@ -128,8 +128,8 @@ func TestDueOfNothingWaitsForNoWriter(t *testing.T) {
 	}
 }
 
-// A worker whose COMMIT failed returns the operation, and gets the result.
-func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
+// A worker whose COMMIT failed returns the operation, unless the commit took effect.
+func TestReturnAfterAnUnacknowledgedCommit(t *testing.T) {
 	lost := errors.New("connection lost")
 	for name, c := range map[string]struct {
 		commit  func(*sql.Tx) error
@@ -151,6 +151,7 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 			if !errors.Is(err, lost) {
 				t.Errorf("InTx: %v", err)
 			}
+			s.commit = (*sql.Tx).Commit
 			if err := s.Return(t.Context(), rec.Claim(), 0); errors.Is(err, store.ErrFenced) != c.fenced || err != nil && !c.fenced {
 				t.Errorf("Return: %v; fenced off should be %v", err, c.fenced)
 			}

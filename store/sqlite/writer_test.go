@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -17,8 +18,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// whileHeld runs f while the writer is held, inside a bubble so that
-// synctest.Wait tells when everybody else is queued, and then lets go.
+// whileHeld runs f while the writer is held, and then releases it. It uses a bubble: synctest.Wait
+// returns when all other callers wait.
 func whileHeld(t *testing.T, o Options, f func(t *testing.T, s *Store)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "stet.db")
@@ -31,7 +32,7 @@ func whileHeld(t *testing.T, o Options, f func(t *testing.T, s *Store)) {
 			t.Fatal(err)
 		}
 		f(t, s)
-		s.w.handOver()
+		s.w.release()
 		synctest.Wait()
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -56,7 +57,7 @@ func TestWhatGathersShareOneTransaction(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := s.w.ops.n; n != 100 {
+		if n := len(s.w.ops); n != 100 {
 			t.Errorf("%d of 100 are queued", n)
 		}
 	})
@@ -105,8 +106,8 @@ func TestCallerWhoseContextEndsInTheQueueDidNothing(t *testing.T) {
 				t.Errorf("in the queue: %v", err)
 			}
 		}
-		if s.w.ops.n+s.w.alone.n != 0 {
-			t.Errorf("%d and %d still queue", s.w.ops.n, s.w.alone.n)
+		if len(s.w.ops)+s.w.exclusive != 0 {
+			t.Errorf("%d and %d still queue", len(s.w.ops), s.w.exclusive)
 		}
 		if rec := mustRead(t, s, request("k").ID); rec.State != store.None {
 			t.Errorf("the record: %+v", rec)
@@ -142,13 +143,13 @@ func TestWriterIsGivenInTheOrderOfAsking(t *testing.T) {
 					t.Error(err)
 				}
 				note(name)
-				s.w.handOver()
+				s.w.release()
 			}()
 			synctest.Wait()
 		}
 		grouped := func(name string) {
 			go func() {
-				if err := s.write(context.Background(), func(*batch) error { note(name); return nil }); err != nil {
+				if err := s.write(context.Background(), func(*session) error { note(name); return nil }); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -172,8 +173,8 @@ func TestOneFailingOperationDoesNotFailItsBatch(t *testing.T) {
 		for i := range 20 {
 			go func() {
 				if i == 7 {
-					err := s.write(context.Background(), func(b *batch) error {
-						_, _ = b.exec(qRollback) // as SQLite does by itself on a full disk
+					err := s.write(context.Background(), func(w *session) error {
+						_ = w.tx.Rollback() // as SQLite does by itself on a full disk
 						return boom
 					})
 					if !errors.Is(err, boom) {
@@ -191,19 +192,14 @@ func TestOneFailingOperationDoesNotFailItsBatch(t *testing.T) {
 func TestFailingCommitFailsTheWholeBatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stet.db")
 	s := openStore(t, Options{}, path)
-	fault.Set(func(p fault.Point) {
-		if p == fault.CommitBefore {
-			_, _ = s.writer.exec(qRollback) // so that COMMIT fails
-		}
-	})
-	defer fault.Set(nil)
+	s.commit = func(*sql.Tx) error { return errors.New("the disk failed") }
 	for range 3 {
 		_, err := s.Claim(t.Context(), request("k"))
 		if err == nil || !strings.Contains(err.Error(), "may or may not") {
 			t.Errorf("Claim: %v", err)
 		}
 	}
-	fault.Set(nil)
+	s.commit = (*sql.Tx).Commit
 	mustClaim(t, s, request("k"))
 }
 
@@ -292,33 +288,6 @@ func TestClosedStoreRefuses(t *testing.T) {
 	}
 }
 
-// TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment: a caller whose patience
-// ends just when it becomes the leader must lead, or no caller would write again.
-func TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment(t *testing.T) {
-	w := writer{limit: 10, batch: 10}
-	if leads, err := w.enter(&op{apply: func(*batch) error { return nil }}); err != nil || !leads {
-		t.Fatal(leads, err)
-	}
-	late := &op{apply: func(*batch) error { return nil }}
-	if leads, err := w.enter(late); err != nil || leads {
-		t.Fatal(leads, err)
-	}
-	if _, woken := w.missed(late); woken {
-		t.Fatal("woken before its turn")
-	}
-	w.handOver()
-	if w.leave(late) {
-		t.Fatal("it left the queue although it leads")
-	}
-	if leads, woken := w.missed(late); !leads || !woken {
-		t.Fatalf("leads %v, woken %v", leads, woken)
-	}
-	w.handOver() // as the leader does in the end
-	if w.held {
-		t.Fatal("no caller holds the writer")
-	}
-}
-
 // TestABatchThatIsLargerThanTheCacheIsOneTransaction: what does not fit is in the log before
 // the commit, and none of it is lost.
 func TestABatchThatIsLargerThanTheCacheIsOneTransaction(t *testing.T) {
@@ -335,7 +304,7 @@ func TestABatchThatIsLargerThanTheCacheIsOneTransaction(t *testing.T) {
 	keep := store.Retention{Result: 24 * time.Hour, Tombstone: 48 * time.Hour}
 	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
 		path = s.path
-		s.w.handOver()
+		s.w.release()
 		for i := range claims {
 			rec, err := s.Claim(t.Context(), request(fmt.Sprint(i)))
 			if err != nil {

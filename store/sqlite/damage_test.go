@@ -19,8 +19,8 @@ var damages = map[string]string{
 	"a negative fence":    "fence = -fence",
 }
 
-// damage does that to the row of a record.
-func damage(t testing.TB, s *Store, id store.ID, how string) {
+// damageRow changes the row of a record.
+func damageRow(t testing.TB, s *Store, id store.ID, how string) {
 	t.Helper()
 	res, err := s.DB().Exec("UPDATE stet_records SET "+how+" WHERE id = ?", id[:])
 	if err != nil {
@@ -49,7 +49,7 @@ func TestUnreadableWorkHidesNoOther(t *testing.T) {
 			for i := range 5 {
 				waiting(t, s, fmt.Sprint(i))
 			}
-			damage(t, s, request("2").ID, how)
+			damageRow(t, s, request("2").ID, how)
 			for range 2 {
 				recs, err := s.Due(t.Context(), 10, time.Minute)
 				partial, ok := errors.AsType[*store.PartialError](err)
@@ -87,7 +87,7 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 				mustClaim(t, s, request(fmt.Sprint(i)))
 			}
 			for i := range 10 {
-				damage(t, s, request(fmt.Sprint(i)).ID, how)
+				damageRow(t, s, request(fmt.Sprint(i)).ID, how)
 			}
 			clock.Advance(time.Minute)
 			named, marked := 0, 0
@@ -123,7 +123,7 @@ func TestOperatorSeesAndBuriesWhatCannotBeRead(t *testing.T) {
 				waiting(t, s, fmt.Sprint(i))
 			}
 			bad := request("2")
-			damage(t, s, bad.ID, how)
+			damageRow(t, s, bad.ID, how)
 			seen, shown := 0, store.Record{}
 			for q := (store.Query{Limit: 1}); ; {
 				page, err := s.Browse(t.Context(), q)
@@ -187,7 +187,7 @@ func TestOperatorSeesAndBuriesWhatCannotBeRead(t *testing.T) {
 func TestCallThatMeetsAnUnreadableRecordDoesNothingToIt(t *testing.T) {
 	s := openStore(t, Options{})
 	rec := waiting(t, s, "k")
-	damage(t, s, rec.ID, damages["a short owner"])
+	damageRow(t, s, rec.ID, damages["a short owner"])
 	for name, call := range map[string]func() error{
 		"Claim":  func() error { _, err := s.Claim(t.Context(), request("k")); return err },
 		"Accept": func() error { _, err := s.Accept(t.Context(), request("k"), nil, 0); return err },
@@ -213,15 +213,14 @@ func TestCallThatMeetsAnUnreadableRecordDoesNothingToIt(t *testing.T) {
 	}
 }
 
-// A renewal before the file was locked counts.
-func TestExtendNamesWhatItCouldNotAskFor(t *testing.T) {
+func TestExtendReturnsDamagedClaimsBesideLostOnes(t *testing.T) {
 	s := openStore(t, Options{})
-	claims := make([]store.Claim, extendChunk)
+	claims := make([]store.Claim, 3)
 	for i := range claims {
 		claims[i] = mustClaim(t, s, request(fmt.Sprint(i))).Claim()
 	}
 	bad := mustClaim(t, s, request("bad"))
-	damage(t, s, bad.ID, damages["a state of tomorrow"])
+	damageRow(t, s, bad.ID, damages["a state of tomorrow"])
 	gone := mustClaim(t, s, request("gone"))
 	mustSettle(t, s, gone.Claim(), "done")
 	lost, err := s.Extend(t.Context(), append(claims, bad.Claim(), gone.Claim()), time.Hour)

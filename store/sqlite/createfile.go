@@ -1,0 +1,26 @@
+package sqlite
+
+import (
+	"fmt"
+	"os"
+	"sync"
+)
+
+// creating serializes createFile: closing a file releases the locks that this process has on it.
+var creating sync.Mutex
+
+// createFile creates the file for this user alone, if it does not exist. It refuses a file with
+// several names: SQLite names the log after the name that it was given. Processes with different
+// names would not see the writes of each other.
+func createFile(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && links(info) > 1 {
+		return fmt.Errorf("sqlite: %s has %d names (hard links), and processes that open it by different ones do not see what the others write; remove all but one", path, links(info))
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil // it exists, or SQLite returns the error
+	}
+	return f.Close()
+}

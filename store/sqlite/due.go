@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/stet-go/stet/store"
+)
+
+const (
+	dueChunk = 1000     // records returned by one Due
+	dueBytes = 16 << 20 // of their work together, unless it is one
+)
+
+// errEnough ends the reading of rows.
+var errEnough = errors.New("enough")
+
+// Due implements store.WorkStore. One call returns at most 1,000 records and 16 MiB of work,
+// whatever limit is. If nothing is due, it does not wait for writers.
+func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	if limit < 1 {
+		return nil, ctx.Err()
+	}
+	if len(names) == 0 {
+		err := s.read(ctx, func(r *session) error {
+			return r.rows(qNames, func(v []any) error {
+				name, _ := v[0].(string)
+				names = append(names, name)
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var queues []queue
+	for _, i := range rand.Perm(len(names)) { // no name is always the first
+		queues = append(queues, queue{find: qDueRun, name: []any{names[i]}})
+	}
+	return s.due(ctx, queues, qAgainRun, limit, again)
+}
+
+// DueMessages implements store.OutboxStore. It is bounded like Due.
+func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	if limit < 1 {
+		return nil, ctx.Err()
+	}
+	return s.due(ctx, []queue{{find: qDueRelay}}, qAgainRelay, limit, again)
+}
+
+// queue is the jobs of one name, or all messages.
+type queue struct {
+	find query
+	name []any // empty for messages
+	read int   // rows
+}
+
+// dueRow is a row that is due since then.
+type dueRow struct {
+	row
+	since micros
+	err   error // it is damaged
+}
+
+// due reads due records, and makes them due again later. It returns a record only if no other call
+// has done so in between.
+func (s *Store) due(ctx context.Context, queues []queue, put query, limit int, again time.Duration) ([]store.Record, error) {
+	found, err := s.findDue(ctx, queues, min(limit, dueChunk))
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	var recs []store.Record
+	var bad damage
+	err = s.write(ctx, func(w *session) error {
+		recs, bad = nil, damage{}
+		for _, r := range found {
+			switch n, err := w.exec(put, w.now+span(again), r.Fence, r.since); {
+			case err != nil:
+				return err
+			case n == 0:
+			case r.err != nil:
+				bad.add(r.Claim(), r.err)
+			default:
+				rec := r.whole(w.now)
+				rec.Cancelling = false
+				recs = append(recs, rec)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return recs, bad.err()
+}
+
+// findDue reads due rows, those first that wait longest. The queues have equal shares of the limit;
+// a share that is left over goes to the others.
+func (s *Store) findDue(ctx context.Context, queues []queue, limit int) (found []*dueRow, err error) {
+	size := 0
+	err = s.read(ctx, func(r *session) error {
+		for len(queues) > 0 && len(found) < limit {
+			share := max((limit-len(found))/len(queues), 1)
+			var more []queue
+			for _, q := range queues {
+				want := min(share, limit-len(found))
+				before := len(found)
+				err := r.rows(q.find, func(v []any) error {
+					d := scanDue(q.find, v)
+					if size += len(d.Work) + len(d.Outbox); size > dueBytes && len(found) > 0 {
+						return errEnough
+					}
+					found = append(found, d)
+					return nil
+				}, append(slices.Clip(q.name), r.now, int64(want), int64(q.read))...)
+				if err != nil {
+					return err
+				}
+				if n := len(found) - before; n == share {
+					q.read += n
+					more = append(more, q)
+				}
+			}
+			queues = more
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	slices.SortStableFunc(found, func(a, b *dueRow) int { return cmp.Compare(a.since, b.since) })
+	return found, nil
+}
+
+// scanDue scans a row of qDueRun or qDueRelay.
+func scanDue(find query, v []any) *dueRow {
+	d := &dueRow{}
+	d.err = d.scan(v)
+	d.since, _ = v[columnsOfRow].(int64)
+	runs := d.State == store.Accepted || d.repeatable
+	if find == qDueRelay {
+		runs = d.State.Settled()
+	}
+	if d.err == nil && !runs {
+		d.err = unreadable(d.ID, fmt.Sprintf("it is %v, and waits in a queue", d.State))
+	}
+	return d
+}
