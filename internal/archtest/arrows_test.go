@@ -19,7 +19,8 @@ var arrows = []struct{ from, to string }{
 	{"internal/lapse", "store"},
 	{"stet", "store observe codec internal/coding internal/fault internal/lapse internal/timer internal/seal"},
 	{"internal/misuse", "stet"},
-	{"store/memory store/sqlite store/postgres store/redis/...", "store internal/fault internal/timer"},
+	{"store/internal/rules", "store"},
+	{"store/memory store/sqlite store/postgres store/redis/...", "store store/internal/rules internal/fault internal/timer"},
 	{"store/cache", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/adaptertest", "stet stethttp store store/memory"},
@@ -56,7 +57,7 @@ var arrows = []struct{ from, to string }{
 var modules = []string{"internal/test/proof", "bench", "examples"}
 
 // standard are the packages that import the standard library only, and one another.
-var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/memory", "observe/stetlog"}
+var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/internal/rules", "store/memory", "observe/stetlog"}
 
 // pkg is the package of a file or of an import path; ok says that it is ours.
 func pkg(p string) (name string, ok bool) {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // Browse implements store.Browser, in the order of IDs. Each call reads all records of the
@@ -74,13 +76,11 @@ func cursor(after string) ([]byte, error) {
 
 // Expire implements store.Browser.
 func (s *Store) Expire(ctx context.Context, c store.Claim) error {
-	return s.change(ctx, c, func(e *entry, now instant) error {
-		if !e.state.Settled() {
-			return store.ErrFenced
-		}
+	rule := func(rec store.Record, _ time.Time) (rules.Change, error) { return rules.OnExpire(rec, c) }
+	_, err := s.change(ctx, c, rule, func(e *entry, _ rules.Change, now instant) {
 		if !e.gone {
 			e.result, e.gone, e.expires = store.Result{}, true, now
 		}
-		return nil
 	})
+	return err
 }

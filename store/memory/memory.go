@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // DefaultMaxRecords is the default of Options.MaxRecords.
@@ -127,22 +128,26 @@ func (s *Store) acquire(ctx context.Context, req store.ClaimRequest, begin func(
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
+	rec := store.Record{ID: req.ID}
 	e := s.current(req.ID, now)
-	switch {
-	case e == nil:
+	if e != nil {
+		rec = s.record(e, now)
+	}
+	change, err := rules.OnClaim(rec, req)
+	if err != nil || change == rules.None {
+		return rec, err
+	}
+	if change == rules.MarkUnknown {
+		s.markUnknown(e, now)
+	}
+	if e == nil {
 		if s.n.Add(1) > int64(s.o.MaxRecords) {
 			s.n.Add(-1)
 			return store.Record{}, s.full()
 		}
 		e = sh.add(req)
-		begin(e, now)
-	case e.fingerprint != req.Fingerprint:
-		return s.record(e, now), store.ErrMismatch
-	case e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd:
-		if s.markUnknown(e, now); e.state == store.Retryable {
-			begin(e, now)
-		}
-	case e.state == store.Retryable && e.owner != req.Owner:
+	}
+	if change == rules.Grant || e.state == store.Retryable {
 		begin(e, now)
 	}
 	return s.record(e, now), nil
@@ -302,10 +307,10 @@ func (s *Store) view(ctx context.Context, id store.ID, show func(*entry, instant
 	return show(e, now), nil
 }
 
-// change calls do with the record of c, if c has its newest fence.
-func (s *Store) change(ctx context.Context, c store.Claim, do func(e *entry, now instant) error) error {
+// change calls do with the record of c, if the rule permits. do gets the change.
+func (s *Store) change(ctx context.Context, c store.Claim, rule func(store.Record, time.Time) (rules.Change, error), do func(*entry, rules.Change, instant)) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return store.Record{}, err
 	}
 	defer s.compact()
 	sh := s.shard(c.ID)
@@ -313,10 +318,17 @@ func (s *Store) change(ctx context.Context, c store.Claim, do func(e *entry, now
 	defer sh.mu.Unlock()
 	now := s.now()
 	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence {
-		return store.ErrFenced
+	if e == nil {
+		return store.Record{}, store.ErrFenced
 	}
-	return do(e, now)
+	change, err := rule(s.whole(e, now), s.start.Add(now))
+	if err != nil {
+		return store.Record{}, err
+	}
+	if change != rules.None {
+		do(e, change, now)
+	}
+	return s.whole(e, now), nil
 }
 
 // Extend implements store.Store.
@@ -356,48 +368,35 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	if out.State == store.Failed {
 		verb = store.VerbFail
 	}
-	return s.change(ctx, c, func(e *entry, now instant) error {
-		if e.state == out.State && e.hasOutcome(out, now) {
-			return nil // the reply to the first time was lost
-		}
-		if _, ok := e.state.Next(verb); !ok {
-			return store.ErrFenced
-		}
-		e.to(verb)
-		e.result, e.gone = out.Result, out.Gone
-		e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
-		e.work = nil
-		if out.Outbox != nil {
-			e.work, e.forget = &work{what: out.Outbox}, never
-			s.wait(e, now)
-		}
-		return nil
-	})
+	rule := func(rec store.Record, now time.Time) (rules.Change, error) { return rules.OnSettle(rec, c, out, now) }
+	_, err := s.change(ctx, c, rule, func(e *entry, _ rules.Change, now instant) { s.settle(e, verb, out, keep, now) })
+	return err
 }
 
-// hasOutcome reports whether the settled record has that outcome. An expired result may have
-// been another one.
-func (e *entry) hasOutcome(out store.Settlement, now instant) bool {
-	return now < e.expires && e.gone == out.Gone && (e.gone || e.result.Equal(out.Result))
+// settle gives e its outcome. The caller holds its shard's mu.
+func (s *Store) settle(e *entry, verb store.Verb, out store.Settlement, keep store.Retention, now instant) {
+	e.to(verb)
+	e.result, e.gone = out.Result, out.Gone
+	e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
+	e.work = nil
+	if out.Outbox != nil {
+		e.work, e.forget = &work{what: out.Outbox}, never
+		s.wait(e, now)
+	}
 }
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
-	return s.change(ctx, c, func(e *entry, now instant) error {
-		if e.state == store.Retryable || e.state == store.Accepted {
-			return nil // the reply to the first time was lost
-		}
-		if _, ok := e.state.Next(store.VerbRelease); !ok {
-			return store.ErrFenced
-		}
-		if e.accepted() {
+	rule := func(rec store.Record, _ time.Time) (rules.Change, error) { return rules.OnRelease(rec, c) }
+	_, err := s.change(ctx, c, rule, func(e *entry, change rules.Change, now instant) {
+		if change == rules.Return {
 			s.requeue(e, now, 0)
-			return nil
+			return
 		}
 		e.to(store.VerbRelease)
 		e.ended, e.settled, e.forget = true, now, after(now, keep.Result)
-		return nil
 	})
+	return err
 }
 
 // Watch implements store.Watcher.

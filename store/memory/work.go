@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // work is the job, the messages and the checkpoints of a record.
@@ -61,10 +62,12 @@ func (e *entry) works() *work {
 // Take implements store.WorkStore.
 func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	return s.view(ctx, req.ID, func(e *entry, now instant) store.Record {
-		if e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd {
+		change := rules.OnTake(s.record(e, now), req, now >= e.leaseEnd)
+		if change == rules.MarkUnknown {
 			s.markUnknown(e, now)
+			change = rules.OnTake(s.record(e, now), req, now >= e.leaseEnd) // a repeatable run waits already
 		}
-		if e.state == store.Accepted && e.owner != req.Owner && now >= e.leaseEnd {
+		if change == rules.Grant {
 			e.to(store.VerbTake)
 			e.attempt++
 			e.leaseEnd = after(now, req.Lease)
@@ -99,19 +102,9 @@ func (s *Store) whole(e *entry, now instant) store.Record {
 
 // Return implements store.WorkStore.
 func (s *Store) Return(ctx context.Context, c store.Claim, later time.Duration) error {
-	return s.change(ctx, c, func(e *entry, now instant) error {
-		if !e.accepted() {
-			return store.ErrFenced
-		}
-		if e.state == store.Accepted {
-			return nil // the reply to the first time was lost
-		}
-		if _, ok := e.state.Next(store.VerbReturn); !ok {
-			return store.ErrFenced
-		}
-		s.requeue(e, now, later)
-		return nil
-	})
+	rule := func(rec store.Record, _ time.Time) (rules.Change, error) { return rules.OnReturn(rec, c) }
+	_, err := s.change(ctx, c, rule, func(e *entry, _ rules.Change, now instant) { s.requeue(e, now, later) })
+	return err
 }
 
 // requeue makes e wait for a worker again. The caller holds its shard's mu.
@@ -122,22 +115,15 @@ func (s *Store) requeue(e *entry, now instant, later time.Duration) {
 }
 
 // Cancel implements store.WorkStore.
-func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (rec store.Record, err error) {
-	err = s.change(ctx, c, func(e *entry, now instant) error {
-		switch {
-		case e.state == store.Accepted:
-			e.to(store.VerbCancel)
-			e.result, e.gone, e.work = out.Result, out.Gone, nil
-			e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
-		case e.state == store.Running && e.accepted():
+func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
+	rule := func(rec store.Record, now time.Time) (rules.Change, error) { return rules.OnCancel(rec, c, out, now) }
+	return s.change(ctx, c, rule, func(e *entry, change rules.Change, now instant) {
+		if change == rules.RequestCancel {
 			e.work.cancelling = true
-		case e.state != store.Failed || !e.hasOutcome(out, now):
-			return store.ErrFenced
+			return
 		}
-		rec = s.whole(e, now)
-		return nil
+		s.settle(e, store.VerbCancel, store.Settlement{Result: out.Result, Gone: out.Gone}, keep, now)
 	})
-	return rec, err
 }
 
 // Save implements store.WorkStore.
@@ -152,23 +138,14 @@ func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) err
 
 // save is Save for a record in that state.
 func (s *Store) save(ctx context.Context, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
-	return s.change(ctx, c, func(e *entry, _ instant) error {
-		if e.state != in {
-			return store.ErrFenced
-		}
-		w := e.works()
-		switch was := w.notes.Version; {
-		case notes.Version == was:
-			return nil // the reply to the first time was lost
-		case notes.Version < was:
-			return store.ErrFenced
-		}
-		w.notes = notes
+	rule := func(rec store.Record, _ time.Time) (rules.Change, error) { return rules.OnSave(rec, c, notes, in) }
+	_, err := s.change(ctx, c, rule, func(e *entry, _ rules.Change, _ instant) {
+		e.works().notes = notes
 		if repeatable = repeatable && e.accepted(); repeatable != e.repeatable() {
 			s.setRepeatable(e, repeatable)
 		}
-		return nil
 	})
+	return err
 }
 
 // Look implements store.WorkStore.
@@ -178,13 +155,7 @@ func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 
 // Relayed implements store.OutboxStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
-	return s.change(ctx, c, func(e *entry, now instant) error {
-		if !e.state.Settled() {
-			return store.ErrFenced
-		}
-		if e.work != nil {
-			e.work, e.forget = nil, after(now, keep.Tombstone)
-		}
-		return nil
-	})
+	rule := func(rec store.Record, _ time.Time) (rules.Change, error) { return rules.OnRelayed(rec, c) }
+	_, err := s.change(ctx, c, rule, func(e *entry, _ rules.Change, now instant) { e.work, e.forget = nil, after(now, keep.Tombstone) })
+	return err
 }

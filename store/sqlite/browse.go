@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // browseChunk is how many records one Browse reads.
@@ -39,7 +40,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	}
 	var page store.Page
 	err := s.read(ctx, func(r *session) (err error) {
-		page, err = browse(r, query, q, after, greatest[:])
+		page, err = browse(r, q, after, greatest[:])
 		return err
 	})
 	return page, err
@@ -47,8 +48,11 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 
 // browse reads the records after one ID and up to another. (No record has the ID that ends in zeros
 // with which a range begins: it would be a digest of 192 zero bits.)
-func browse(s *session, query query, q store.Query, after, upTo []byte) (page store.Page, err error) {
-	n := 0
+func browse(s *session, q store.Query, after, upTo []byte) (page store.Page, err error) {
+	n, query := 0, qBrowse
+	if slices.Equal(q.States, []store.State{store.Unknown}) {
+		query = qBrowseUnknown
+	}
 	var last []byte
 	err = s.rows(query, func(v []any) error {
 		last, _ = v[columnsOfRow-1].([]byte)
@@ -95,10 +99,11 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 				return err
 			}
 			return store.ErrFenced
-		case r.forgotten(w.now) || r.Fence != c.Fence || !r.State.Settled():
-			return store.ErrFenced
 		}
-		_, err = w.exec(qExpire, w.now, c.Fence)
+		if _, err := rules.OnExpire(r.whole(w.now), c); err != nil {
+			return err
+		}
+		_, err = w.exec(qExpire, w.now, r.Fence)
 		return err
 	})
 }

@@ -20,7 +20,7 @@ const (
 	Release                     // it becomes retryable
 	Return                      // it waits for a worker again
 	RequestCancel               // its run is asked to stop
-	Write                       // its notes or messages change
+	Write                       // its notes, messages or result change
 )
 
 // OnClaim is the rule of store.Store.Claim and store.WorkStore.Accept. As in all rules, a record
@@ -148,6 +148,14 @@ func OnRelayed(rec store.Record, c store.Claim) (Change, error) {
 		return None, store.ErrFenced
 	case rec.Outbox == nil:
 		return None, nil // the reply to the first call was lost
+	}
+	return Write, nil
+}
+
+// OnExpire is the rule of store.Browser.Expire.
+func OnExpire(rec store.Record, c store.Claim) (Change, error) {
+	if !current(rec, c) || !rec.State.Settled() {
+		return None, store.ErrFenced
 	}
 	return Write, nil
 }
