@@ -150,15 +150,25 @@ func settle(s *session, c store.Claim, out store.Settlement, keep store.Retentio
 	if !out.State.Settled() {
 		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
+	rule := func(rec store.Record) (rules.Change, error) { return rules.OnSettle(rec, c, out, instant(s.now)) }
+	err = change(s, c, rule, func(r *row, _ rules.Change) error {
+		wrote = true
+		return r.settle(s, out, keep)
+	})
+	return wrote, err
+}
+
+// change calls do with the row of c if the rule allows a change.
+func change(s *session, c store.Claim, rule func(store.Record) (rules.Change, error), do func(*row, rules.Change) error) error {
 	r, err := load(s, c.ID)
 	if err != nil {
-		return false, err
+		return err
 	}
-	change, err := rules.OnSettle(r.whole(s.now), c, out, instant(s.now))
+	change, err := rule(r.whole(s.now))
 	if err != nil || change == rules.None {
-		return false, err
+		return err
 	}
-	return true, r.settle(s, out, keep)
+	return do(r, change)
 }
 
 // settle writes the outcome.
@@ -195,21 +205,15 @@ func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention
 
 // release is the body of Release, in a write transaction.
 func release(s *session, c store.Claim, keep store.Retention) error {
-	r, err := load(s, c.ID)
-	if err != nil {
-		return err
-	}
-	switch change, err := rules.OnRelease(r.whole(s.now), c); {
-	case err != nil:
-		return err
-	case change == rules.Return:
-		return r.requeue(s, 0)
-	case change == rules.Release:
+	rule := func(rec store.Record) (rules.Change, error) { return rules.OnRelease(rec, c) }
+	return change(s, c, rule, func(r *row, change rules.Change) error {
+		if change == rules.Return {
+			return r.requeue(s, 0)
+		}
 		forget := s.now + span(keep.Result)
 		_, err := s.exec(qRelease, s.now, forget, forget, r.Fence)
 		return err
-	}
-	return nil
+	})
 }
 
 // requeue makes the record wait for a worker again.
@@ -220,17 +224,22 @@ func (r *row) requeue(s *session, after time.Duration) error {
 }
 
 // Read implements store.Store. It never waits for a writer.
-func (s *Store) Read(ctx context.Context, id store.ID) (rec store.Record, err error) {
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.Look(ctx, id)
+	rec.Work, rec.Outbox, rec.Notes = nil, nil, store.Notes{}
+	return rec, err
+}
+
+// Look implements store.WorkStore. It never waits for a writer.
+func (s *Store) Look(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = s.read(ctx, func(r *session) error {
 		found, err := load(r, id)
-		rec = found.at(r.now)
-		rec.Cancelling = found.Cancelling && rec.State != store.None
+		if err == nil {
+			rec = found.whole(r.now)
+		}
 		return err
 	})
-	if err != nil {
-		return store.Record{}, err
-	}
-	return rec, nil
+	return rec, err
 }
 
 // read calls do with a session on the connections for reading.

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// schemaVersion is the version of the tables that this code reads and writes: how
-// many steps there are.
+// schemaVersion is the version of the tables that this code reads and writes.
 const schemaVersion = len(steps)
 
-// steps are the migrations. Opening a file carries out the missing ones.
+// steps are the migrations. Opening a file executes the missing ones.
 var steps = [...]string{schemaRecords, schemaWork, schemaLabel}
 
 // The version is in a separate table, because PRAGMA user_version belongs to the service, whose
@@ -31,8 +30,8 @@ var steps = [...]string{schemaRecords, schemaWork, schemaLabel}
 // status, content_type, head and body are the result of a settled record, see store.Result;
 // NULL is 0, "" and nil.
 //
-// due is the time for the sweep: the lease or the result expires, or the record is deleted.
-// NULL: never.
+// due is when the sweep must read the record: the lease or the result expires, or the record is
+// deleted. NULL: never.
 //
 // The index of unknown records is for operators, and costs other records nothing.
 const schemaRecords = `
@@ -70,11 +69,10 @@ END;
 INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
 `
 
-// Work is of an operation that was accepted, to be run later, and is kept until it
-// is settled; run_due is when it is returned next, while it waits (state 6), and
-// lease is then when it can be taken.
-// Work of a settled record is messages to send yet, and relay_due when it is
-// returned next. Few records have any, so the indexes cost the others nothing.
+// work is the job of an accepted operation, until it is settled. While it waits (state 6), run_due is
+// when Due returns it next, and lease is when it can be taken. The work of a settled record is its
+// messages, and relay_due is when DueMessages returns them next. Few records have any: the indexes
+// cost the others nothing.
 const schemaWork = `
 ALTER TABLE stet_records ADD COLUMN run_due INTEGER;
 ALTER TABLE stet_records ADD COLUMN relay_due INTEGER;
@@ -86,9 +84,8 @@ CREATE INDEX stet_records_relay ON stet_records (relay_due) WHERE relay_due IS N
 UPDATE stet_meta SET schema = 2 WHERE one = 1;
 `
 
-// What an operation is called, for people, verifiers and queues. What waits is found
-// by its name, so that what other processes are to run costs nothing. The view is for
-// people: digests in hexadecimal, states by name, times as text.
+// class, name and ref are for people, verifiers and queues. Jobs are found by name: the jobs of other
+// processes cost nothing. The view is for people: digests in hexadecimal, states by name, times as text.
 const schemaLabel = `
 ALTER TABLE stet_records ADD COLUMN class TEXT NOT NULL DEFAULT '';
 ALTER TABLE stet_records ADD COLUMN name TEXT NOT NULL DEFAULT '';
@@ -109,17 +106,12 @@ FROM stet_records;
 UPDATE stet_meta SET schema = 3 WHERE one = 1;
 `
 
-// Bounds of memory and files. The log is short because writing over it is
-// quicker than making it longer, which the file system has to note each time.
-//
-// The cache of pages is small because a commit that has put rows into full pages goes
-// through all of it: SQLite gives pages numbers past the end of the file for a moment
-// when it balances a tree, and then looks for such. What does not fit is read from the
-// system's cache, and goes to the log before the commit.
+// Limits of memory and files. A short log is overwritten, which is faster than a growing one. The page
+// cache is small because a commit that has split pages goes through all of it.
 const (
-	walPages = 1000     // of the write-ahead log, after which it is copied back
-	walKeep  = 64 << 20 // bytes the log's file keeps when it is started over
-	cache    = 8 << 10  // KiB of pages that each connection keeps
+	walPages = 1000     // of the write-ahead log, before it is copied back
+	walKeep  = 64 << 20 // bytes of the log's file that stay when it is restarted
+	cache    = 8 << 10  // KiB of pages, of each connection
 )
 
 // source returns the data source name of a path. Percent signs, question marks
@@ -150,8 +142,8 @@ func source(path string, busy time.Duration) (string, error) {
 	return "file://" + strings.Join(parts, "/") + "?" + q.Encode(), nil
 }
 
-// prepare creates or migrates the tables, and refuses unknown versions. It is safe for
-// several processes at the same time.
+// prepare creates or migrates the tables, and refuses unknown versions. Several processes can call it
+// at the same time.
 func (s *Store) prepare(ctx context.Context) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -222,8 +214,8 @@ func readVersion(ctx context.Context, q queryer) (version int, err error) {
 	return version, err
 }
 
-// migrate carries out the steps that are missing, unless another process has just
-// done so, and returns the version that there is then.
+// migrate executes the missing steps, unless another process has just done so. It returns the version
+// of the tables.
 func migrate(ctx context.Context, conn *sql.Conn) (int, error) {
 	tx, err := conn.BeginTx(ctx, nil) // immediate: only one process gets past this at a time
 	if err != nil {

@@ -37,14 +37,14 @@ type Options struct {
 	// BusyTimeout is how long a write waits for other processes, and for the
 	// service's own transactions. Default 5 s; at least 1 ms.
 	BusyTimeout time.Duration
-	// MaxQueue bounds how many calls wait for the writer; more get an error
-	// at once, and nothing is done. Default 32,768.
+	// MaxQueue is how many calls can wait for the writer. More calls get an error at once, and
+	// nothing is done. Default 32,768.
 	MaxQueue int
-	// MaxReaders bounds the connections that Read uses. Default: as many as
-	// the process has processors, and at least 2.
+	// MaxReaders is how many connections Read uses at most. Default: the number of processors of
+	// the process, at least 2.
 	MaxReaders int
-	// Clock is the store's clock, which all processes that share the file
-	// must agree on. Default time.Now, the host's clock.
+	// Clock is the store's clock, the same for all processes that share the file. Default
+	// time.Now, the host's clock.
 	Clock func() time.Time
 }
 
@@ -74,17 +74,16 @@ var (
 	_ store.Browser              = (*Store)(nil)
 )
 
-// Open opens the store in the file at path, which it creates if need be; the
-// folder must exist. Close it when the engine is closed.
+// Open opens the store in the file at path. It creates the file if it does not exist; the folder must
+// exist. Close the store after the engine.
 //
-// A new file can be read and written by this user alone (0600), and so can the two
-// that SQLite keeps beside it; an older one keeps its mode, which SQLite gives to
-// those two as well. What operations are about is in there: keep it so.
+// Only this user can read and write a new file (mode 0600) and the two files that SQLite creates
+// beside it. An older file keeps its mode, which SQLite gives to those two also. The files have the
+// data of operations: keep them private.
 //
-// A file in memory is refused: nothing in it would outlive the process, which is
-// what package store/memory is for. So is a file with several names (hard links):
-// processes that open it by different ones would not see what the others write.
-// And so is one whose tables were written by a newer version of this package.
+// Open refuses a file in memory (use package store/memory), a file with several names (hard links:
+// processes that open different ones do not see the writes of each other), and a file with tables of
+// a newer version of this package.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	switch {
 	case path == "" || path == ":memory:":
@@ -149,14 +148,12 @@ func (s *Store) open(ctx context.Context) error {
 	return s.explain("open", err, s.path)
 }
 
-// DB returns a pool of connections to the same file, for the service's own
-// tables: write-ahead log, synchronous=FULL, foreign keys on, the store's busy
-// timeout; BeginTx begins immediately unless it is read-only, so that a
-// transaction never fails halfway for want of the lock. Close closes it.
+// DB returns a pool of connections to the same file, for the service's own tables: write-ahead log,
+// synchronous=FULL, foreign keys on, the store's busy timeout. BeginTx takes the lock at once, unless
+// it is read-only: no transaction fails midway because it cannot get the lock. Close closes the pool.
 //
-// The store's writes wait while one of its transactions is open, and fail after
-// BusyTimeout: keep them short. Do not write through it from within RunTx; use
-// that transaction.
+// The store's writes wait while one of its transactions is open, and fail after BusyTimeout: keep
+// them short. Inside RunTx, write in its transaction, not through DB.
 func (s *Store) DB() *sql.DB { return s.db }
 
 // Close waits for the calls in progress, RunTx included, and closes the file. Later calls fail. It may

@@ -26,9 +26,6 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	if err := s.nested(ctx); err != nil {
 		return store.Record{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
 	// A settled record is found without waiting for the writer.
 	rec, err := s.Read(ctx, req.ID)
 	switch {
@@ -39,6 +36,7 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	case rec.State.Settled():
 		return rec, nil
 	}
+	rec = store.Record{}
 	err = s.exclusively(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		t := &transaction{s: s, tx: tx, session: s.session(context.WithoutCancel(ctx), tx)}
 		var granted bool

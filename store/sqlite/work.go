@@ -65,40 +65,27 @@ func (r *row) take(s *session, req store.TakeRequest) error {
 
 // Return implements store.WorkStore.
 func (s *Store) Return(ctx context.Context, c store.Claim, after time.Duration) error {
+	rule := func(rec store.Record) (rules.Change, error) { return rules.OnReturn(rec, c) }
 	return s.write(ctx, func(w *session) error {
-		r, err := load(w, c.ID)
-		if err != nil {
-			return err
-		}
-		change, err := rules.OnReturn(r.whole(w.now), c)
-		if err != nil || change == rules.None {
-			return err
-		}
-		return r.requeue(w, after)
+		return change(w, c, rule, func(r *row, _ rules.Change) error { return r.requeue(w, after) })
 	})
 }
 
 // Cancel implements store.WorkStore.
 func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	return s.writeRecord(ctx, func(w *session) (store.Record, error) {
-		r, err := load(w, c.ID)
+		rule := func(rec store.Record) (rules.Change, error) { return rules.OnCancel(rec, c, out, instant(w.now)) }
+		err := change(w, c, rule, func(r *row, change rules.Change) error {
+			if change == rules.Settle {
+				return r.settle(w, store.Settlement{State: store.Failed, Result: out.Result, Gone: out.Gone}, keep)
+			}
+			_, err := w.exec(qCancelRun, r.Fence)
+			return err
+		})
 		if err != nil {
 			return store.Record{}, err
 		}
-		switch change, err := rules.OnCancel(r.whole(w.now), c, out, instant(w.now)); {
-		case err != nil:
-			return store.Record{}, err
-		case change == rules.Settle:
-			err = r.settle(w, store.Settlement{State: store.Failed, Result: out.Result, Gone: out.Gone}, keep)
-			if err != nil {
-				return store.Record{}, err
-			}
-		case change == rules.RequestCancel:
-			if _, err := w.exec(qCancelRun, r.Fence); err != nil {
-				return store.Record{}, err
-			}
-		}
-		r, err = load(w, c.ID)
+		r, err := load(w, c.ID)
 		return r.whole(w.now), err
 	})
 }
@@ -115,44 +102,21 @@ func (s *Store) Amend(ctx context.Context, c store.Claim, notes store.Notes) err
 
 // save is the body of Save for a record in that state, in a write transaction.
 func save(s *session, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
-	r, err := load(s, c.ID)
-	if err != nil {
-		return err
-	}
-	change, err := rules.OnSave(r.whole(s.now), c, notes, in)
-	if err != nil || change == rules.None {
-		return err
-	}
-	_, err = s.exec(qSave, notNil(notes.Marshal()), repeatable, r.Fence)
-	return err
-}
-
-// Look implements store.WorkStore. It never waits for a writer.
-func (s *Store) Look(ctx context.Context, id store.ID) (rec store.Record, err error) {
-	err = s.read(ctx, func(r *session) error {
-		found, err := load(r, id)
-		rec = found.whole(r.now)
+	rule := func(rec store.Record) (rules.Change, error) { return rules.OnSave(rec, c, notes, in) }
+	return change(s, c, rule, func(r *row, _ rules.Change) error {
+		_, err := s.exec(qSave, notNil(notes.Marshal()), repeatable, r.Fence)
 		return err
 	})
-	if err != nil {
-		return store.Record{}, err
-	}
-	return rec, nil
 }
 
 // Relayed implements store.OutboxStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
+	rule := func(rec store.Record) (rules.Change, error) { return rules.OnRelayed(rec, c) }
 	return s.write(ctx, func(w *session) error {
-		r, err := load(w, c.ID)
-		if err != nil {
+		return change(w, c, rule, func(r *row, _ rules.Change) error {
+			forget := w.now + span(keep.Tombstone)
+			_, err := w.exec(qRelayed, forget, forget, forget, r.Fence)
 			return err
-		}
-		change, err := rules.OnRelayed(r.whole(w.now), c)
-		if err != nil || change == rules.None {
-			return err
-		}
-		forget := w.now + span(keep.Tombstone)
-		_, err = w.exec(qRelayed, forget, forget, forget, r.Fence)
-		return err
+		})
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // errClosed is what every call gets after Close.
@@ -307,7 +308,7 @@ func (s *Store) execute(tx *sql.Tx, ops []*op) bool {
 		err = s.commit(tx)
 		fault.At(fault.CommitAfter)
 	}
-	if code := primary(err); code == codeFull || code == codeBusy { // the driver has rolled it back, or SQLite itself
+	if code := primary(err); code == sqlite3.SQLITE_FULL || code == sqlite3.SQLITE_BUSY { // the driver has rolled it back, or SQLite itself
 		err = undone{s.explain("commit", err, nothing)}
 	} else {
 		err = s.explain("commit", err, uncertain)
