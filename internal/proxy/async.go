@@ -71,7 +71,7 @@ func (a *Async) check(r *Route) error {
 		return bad("retry_after", "%v is negative", time.Duration(a.RetryAfter))
 	case slices.ContainsFunc(a.Headers, unkeepable):
 		name := a.Headers[slices.IndexFunc(a.Headers, unkeepable)]
-		return bad("headers", "%q is no name of a field that can be kept: the host and what says how long the content is are sent in any case, fields of the connection and Stet- ones are not", name)
+		return bad("headers", "%q is no name of a field that can be kept: the host and the length of the content are always sent, fields of the connection and Stet- fields never", name)
 	case a.MinBackoff < 0 || a.maxBackoff() < a.minBackoff() || a.maxBackoff() > store.MaxDelay:
 		return bad("max_backoff", "from %v to %v is no range of waits of at most %v", a.minBackoff(), a.maxBackoff(), store.MaxDelay)
 	case r.Pass:
@@ -98,9 +98,7 @@ func plainPath(p string) bool {
 
 // unkeepable reports whether a field cannot be stored for the service.
 func unkeepable(name string) bool {
-	v := asVariable(name)
-	return !isToken(name) || strings.HasPrefix(v, "STET_") ||
-		slices.Contains([]string{"CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "PROXY_CONNECTION", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE"}, v)
+	return !isToken(name) || strings.HasPrefix(asVariable(name), "STET_") || ofConnection(name)
 }
 
 func (a *Async) minBackoff() time.Duration {
@@ -259,15 +257,9 @@ func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, 
 	place, _ := r.Context().Value(affordKey{}).(*affordance)
 	place.giveBack() // of an earlier call
 	place.giveBack = func() {}
-	if a.budget == nil {
-		return stet.Work{Payload: payload}, true
-	}
 	scope, _ := a.scope(r) // it exists: the middleware has read it
-	giveBack, after := a.budget.take(store.DigestScope("", scope))
+	giveBack := a.budget.takeOrRefuse(w, problems, scope)
 	if giveBack == nil {
-		c := tooManyOperations
-		c.retryAfter = after
-		problems.refuse(w, &c)
 		return stet.Work{}, false
 	}
 	place.giveBack = giveBack

@@ -97,8 +97,7 @@ func TestAcceptedOperationIsSentOnceAndItsRetriesGetTheServicesResponse(t *testi
 	}
 }
 
-// TestServiceThatIsDownCostsNoAttempt: while nothing listens, an operation waits, and is
-// sent once something does.
+// TestServiceThatIsDownCostsNoAttempt: an operation waits until the service listens.
 func TestServiceThatIsDownCostsNoAttempt(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,8 +132,7 @@ func TestServiceThatIsDownCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAService: what becomes of an accepted operation, by what the service
-// answers to each attempt.
+// TestAnswersOfAService: the outcome of an accepted operation, for the responses to its attempts.
 func TestAnswersOfAService(t *testing.T) {
 	const broken, silent = -1, -2
 	for name, c := range map[string]struct {
@@ -268,7 +266,7 @@ func TestWorkerOfAServiceThatSettles(t *testing.T) {
 	}
 }
 
-func TestServiceTellsItsProgressAndLearnsOfACancellation(t *testing.T) {
+func TestServiceReportsProgressAndReceivesTheCancellation(t *testing.T) {
 	begun, told, end := make(chan http.Header), make(chan string), make(chan struct{})
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		begun <- r.Header
@@ -369,7 +367,7 @@ func TestStatusIsShownToAuthorizedCallersOnly(t *testing.T) {
 	close(end)
 }
 
-// TestHugeAnswerIsNoSecondRun: it cannot be kept, and has happened.
+// TestHugeAnswerIsNoSecondRun: the response cannot be stored, but the service has executed.
 func TestHugeAnswerIsNoSecondRun(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 20<<20)) })
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, ", repeatable: true", ""))
@@ -400,7 +398,7 @@ func TestRetriesUseUpNoNewRecords(t *testing.T) {
 	}
 }
 
-func TestRequestThatIsTooLargeToKeepIsRefused(t *testing.T) {
+func TestRequestThatIsTooLargeToStoreIsRefused(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, "", ""))
 	if r := f.post("k", strings.Repeat("x", store.MaxWork-16<<10)); r.status != 413 || f.state("k") != store.None {
@@ -414,8 +412,8 @@ func TestRequestThatIsTooLargeToKeepIsRefused(t *testing.T) {
 	}
 }
 
-// TestOperationsGoOnOverAReload: with the worker of the new configuration.
-func TestOperationsGoOnOverAReload(t *testing.T) {
+// TestOperationsContinueAfterAReload: with the worker of the new configuration.
+func TestOperationsContinueAfterAReload(t *testing.T) {
 	held := make(chan struct{})
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") == "first" {
@@ -443,7 +441,7 @@ func TestOperationsGoOnOverAReload(t *testing.T) {
 	}
 }
 
-func TestWhatAcceptsRefusesWrongConfigurations(t *testing.T) {
+func TestWrongAsyncConfigurationsAreErrors(t *testing.T) {
 	base := "upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\n"
 	for name, c := range map[string]struct{ yaml, want string }{
 		"status":     {"routes: [{path: /a, async: {status: operations}}]", "routes[0].async.status"},

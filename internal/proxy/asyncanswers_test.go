@@ -31,8 +31,7 @@ func answering(t *testing.T, answers []string) *service {
 	})
 }
 
-// TestAnswersByteForByte: what becomes of an accepted operation whose service answers with
-// these bytes.
+// TestAnswersByteForByte: the outcome of an accepted operation whose service sends these bytes.
 func TestAnswersByteForByte(t *testing.T) {
 	const whole = "HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
 	for name, c := range map[string]struct {

@@ -47,8 +47,7 @@ func TestAcceptedRequestIsSentByteForByte(t *testing.T) {
 	}
 }
 
-// TestRequestThatCannotBeSentIsNotAccepted: nothing is wrong with the service, and others
-// must not wait for it.
+// TestRequestThatCannotBeSentIsNotAccepted: other requests must not wait for it.
 func TestRequestThatCannotBeSentIsNotAccepted(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, "", ""))
@@ -62,8 +61,8 @@ func TestRequestThatCannotBeSentIsNotAccepted(t *testing.T) {
 	}
 }
 
-// TestServiceLearnsHowTheCallerCame: over TLS, or as a gateway in front of the proxy says.
-func TestServiceLearnsHowTheCallerCame(t *testing.T) {
+// TestServiceReceivesTheSchemeOfTheCaller: TLS, or the fields of a trusted gateway.
+func TestServiceReceivesTheSchemeOfTheCaller(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, "", ""))
 	secure := httptest.NewTLSServer(f.proxy)

@@ -13,8 +13,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestNothingOfAnAcceptedOperationIsLogged: neither its key nor its content, nor what the
-// service answers.
+// TestNothingOfAnAcceptedOperationIsLogged: neither its key, nor its content, nor the response.
 func TestNothingOfAnAcceptedOperationIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		more, route string
@@ -101,8 +100,8 @@ func TestStatusPathsThatNoClientCanUseAreRefused(t *testing.T) {
 	}
 }
 
-// TestWhatAServiceSettlesIsNotLogged: its failure has content, too.
-func TestWhatAServiceSettlesIsNotLogged(t *testing.T) {
+// TestSettledOutcomeIsNotLogged: a failure has content, too.
+func TestSettledOutcomeIsNotLogged(t *testing.T) {
 	s := newSettling(t, func(s *settling, w http.ResponseWriter, r *http.Request) {
 		c, err := store.ParseClaim(r.Header.Get(proxy.HeaderClaim))
 		if err == nil {

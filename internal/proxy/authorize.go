@@ -122,9 +122,8 @@ func plain(err error) error {
 // ownFields are fields of the request to the authorization URL that no client can set.
 var ownFields = []string{"X-Original-Method", "X-Original-Uri", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
 
-// contentFields are about a request's content, its connection or the client's cache.
-var contentFields = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
-	"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
+// contentFields are about a request's content or the client's cache.
+var contentFields = []string{"Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
 
 // question is the request to the authorization URL.
 func (d *authorizer) question(ctx context.Context, r *http.Request, scope string) *http.Request {
@@ -140,7 +139,7 @@ func (d *authorizer) question(ctx context.Context, r *http.Request, scope string
 	for name := range q.Header { // a service can take "_" for "-"
 		is := http.CanonicalHeaderKey(strings.ReplaceAll(asVariable(name), "_", "-"))
 		own := slices.Contains(ownFields, is) && (!d.forwarded || is != name || strings.HasPrefix(is, "X-Original-"))
-		if own || is == d.key || slices.Contains(contentFields, is) || strings.HasPrefix(is, "Stet-") {
+		if own || is == d.key || slices.Contains(contentFields, is) || ofConnection(name) || strings.HasPrefix(is, "Stet-") {
 			delete(q.Header, name)
 		}
 	}

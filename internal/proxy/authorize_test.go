@@ -106,7 +106,7 @@ func TestWhoIsNotAllowedLearnsNothingOfAKey(t *testing.T) {
 	<-first
 }
 
-func TestQuestionHasTheRequestsHeaderAndNothingThatAClientMadeUp(t *testing.T) {
+func TestAuthorizationRequestHasTheHeaderWithoutForgedFields(t *testing.T) {
 	asked := make(chan *http.Request, 1)
 	s := guardedService(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r }, done)
 	f := start(t, yamlFor(s.URL, "http1", asking))

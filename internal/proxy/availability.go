@@ -39,13 +39,10 @@ type availability struct {
 	ahead  bool          // one call runs alone, and its end is not known
 }
 
-func newAvailability(log *slog.Logger, dial func(context.Context) error) *availability {
+// newAvailability returns the availability of the upstream.
+func (c *Config) newAvailability(upstream *url.URL, log *slog.Logger) *availability {
+	dial := dialer(upstream, cmp.Or(time.Duration(c.Upstream.ConnectTimeout), defaultConnectTimeout))
 	return &availability{log: log, dial: dial, turn: make(chan struct{}, 1)}
-}
-
-// newAvailability returns the availability of the generation's service.
-func (g *generation) newAvailability(log *slog.Logger) *availability {
-	return newAvailability(log, dialer(g.upstream, cmp.Or(time.Duration(g.config.Upstream.ConnectTimeout), defaultConnectTimeout)))
 }
 
 // dialer returns a function that connects to a service, and sends nothing.

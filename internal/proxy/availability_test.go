@@ -26,7 +26,7 @@ func (b *backend) dial(context.Context) error {
 }
 
 func (b *backend) availability() *availability {
-	return newAvailability(slog.New(slog.DiscardHandler), b.dial)
+	return &availability{log: slog.New(slog.DiscardHandler), dial: b.dial, turn: make(chan struct{}, 1)}
 }
 
 // call is a run of a message: it waits until the service is available, and is there for a time.
@@ -102,7 +102,7 @@ func TestOneMessageGoesAheadOfTheOthers(t *testing.T) {
 }
 
 // What goes ahead may be a message that was handled before, or take long.
-func TestOthersFollowOneThatIsSilent(t *testing.T) {
+func TestOthersFollowASilentCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
 		g := b.availability()
@@ -120,7 +120,7 @@ func TestOthersFollowOneThatIsSilent(t *testing.T) {
 	})
 }
 
-func TestGateLetsGoOfWhatEnds(t *testing.T) {
+func TestAwaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backend
 		b.down.Store(true)

@@ -91,22 +91,30 @@ func (b *budget) take(scope store.ID) (giveBack func(), after time.Duration) {
 	}, 0
 }
 
+// takeOrRefuse is take. It refuses the request if the budget is used up.
+func (b *budget) takeOrRefuse(w http.ResponseWriter, problems manner, scope string) (giveBack func()) {
+	giveBack, after := b.take(store.DigestScope("", scope))
+	if giveBack == nil {
+		c := tooManyOperations
+		c.retryAfter = after
+		problems.refuse(w, &c)
+	}
+	return giveBack
+}
+
 // afford counts the record of a new operation, or refuses the operation. The caller calls back
 // after the run.
 func (f *forwarder) afford(w http.ResponseWriter, problems manner, run *stet.Run, t *trip) (back func(), ok bool) {
 	if run.Attempt() > 1 {
 		return func() {}, true // its record is there already
 	}
-	giveBack, after := f.budget.take(store.DigestScope("", run.Op().Scope))
+	giveBack := f.budget.takeOrRefuse(w, problems, run.Op().Scope)
 	if giveBack == nil {
 		run.Declare(stet.NotExecuted, 0)
-		c := tooManyOperations
-		c.retryAfter = after
-		problems.refuse(w, &c)
 		return nil, false
 	}
 	return func() {
-		if t.undone || run.Declared() == stet.NotExecuted && run.Declared() != stet.MayHaveExecuted {
+		if t.undone || run.Declared() == stet.NotExecuted {
 			giveBack()
 		}
 	}, true

@@ -79,9 +79,9 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, availability: g.newAvailability(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, availability: g.config.newAvailability(g.upstream, p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
-		g.parts = append(g.parts, w.part())
+		g.parts = append(g.parts, part{"worker of " + cr.class(), w.run})
 	}
 	return a, nil
 }

@@ -87,10 +87,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if c.TokenScope != "" && c.TokenScope != tokenValue {
 		bad(fmt.Errorf("%q is not %s", c.TokenScope, tokenValue), "token_scope")
 	}
-	if c.Authorize != nil && done.upstream != nil {
-		_, err := sideURL(c.Authorize.URL, done.upstream)
-		bad(err, "authorize", "url")
-	}
+	(&Route{Authorize: c.Authorize}).checkURLs(done.upstream, bad, nil)
 	done.encryption, err = c.Encryption.options()
 	bad(err, "encryption")
 	bad(c.NewRecords.check(), "new_records")
@@ -124,17 +121,22 @@ func (c *Config) checkRoutes(done *checked, rest *Config, bad func(error, ...any
 		}
 		names[r.class()] = true
 		bad(routing.add(&route{Route: r}), path...)
-		if r.Verify != nil && done.upstream != nil {
-			_, err := c.newVerifier(&r, done.upstream, nil, nil)
-			bad(err, append(path, "verify", "url")...)
-		}
-		if r.Authorize != nil && done.upstream != nil {
-			_, err := sideURL(r.Authorize.URL, done.upstream)
-			bad(err, append(path, "authorize", "url")...)
-		}
+		r.checkURLs(done.upstream, bad, path)
 		done.routes = append(done.routes, cr)
 	}
 	return names
+}
+
+// checkURLs checks the URLs of verify and authorize, if the upstream is known.
+func (r *Route) checkURLs(upstream *url.URL, bad func(error, ...any), path []any) {
+	if r.Verify != nil && upstream != nil {
+		_, err := sideURL(r.Verify.URL, upstream)
+		bad(err, append(path, "verify", "url")...)
+	}
+	if r.Authorize != nil && upstream != nil {
+		_, err := sideURL(r.Authorize.URL, upstream)
+		bad(err, append(path, "authorize", "url")...)
+	}
 }
 
 // check returns the upstream's URL.

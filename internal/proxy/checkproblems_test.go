@@ -78,7 +78,7 @@ func TestRevokedCredentialsGetNoReplayOfAKeyInTheContent(t *testing.T) {
 	}
 }
 
-func TestClientsAreToldInTheWordsOfTheConfiguration(t *testing.T) {
+func TestProblemsHaveTheFieldsOfTheConfiguration(t *testing.T) {
 	s := serve(t, false, okHandler)
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nreplayed_header: X-Replayed\nretry_after: 7s\nproblem_base: https://example.com/p/\n"+
 		"unrouted: refuse\nroutes: [{path: /payments, key_policy: {min_length: 3}}]\n"))
@@ -149,7 +149,7 @@ func TestServiceAndProxyKnowEachOtherByTheirCertificates(t *testing.T) {
 	}
 }
 
-func TestWrongWordsAreErrorsWithTheirLine(t *testing.T) {
+func TestWrongValuesAreErrorsWithTheirLine(t *testing.T) {
 	_, certFile, keyFile := certificate(t)
 	none := filepath.Join(t.TempDir(), "none.pem")
 	if err := os.WriteFile(none, []byte("hunter2"), 0o600); err != nil {

@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -160,7 +159,7 @@ func TestReferenceHasEveryFieldAndIsAcceptable(t *testing.T) {
 	}
 }
 
-func TestReferenceTellsTheTruthAboutDefaults(t *testing.T) {
+func TestDefaultsInTheReferenceAreTheDefaults(t *testing.T) {
 	c := reference(t)
 	r := c.Routes[0]
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
@@ -276,31 +275,19 @@ func TestConfigReadsItsFilesWhenItIsChecked(t *testing.T) {
 	}
 }
 
-func TestMergesAreFollowedAndEnd(t *testing.T) {
+func TestAliasesAndMerges(t *testing.T) {
 	for name, tc := range map[string]struct{ yaml, want string }{
-		"only a comment":    {"# nothing yet\n", "upstream.url: required"},
-		"itself":            {"upstream: &a\n  url: http://x\n  <<: *a\n", "stet.yaml:3: a mapping cannot be merged into itself"},
-		"itself in a list":  {"upstream: &a\n  url: http://x\n  <<: [*a]\n", "stet.yaml:3: a mapping cannot be merged into itself"},
-		"by way of another": {head + "routes:\n  - &a {path: /a, <<: &b {name: x, <<: *a}}\n", "a mapping cannot be merged into itself"},
-		"a list of itself":  {head + "routes: &a\n  - *a\n", "stet.yaml:"},
-		"too many":          {head + merges(60), "more than 1000 merges"},
-		"wrong in a list":   {head + "routes:\n  - &a {path: /a, name: a}\n  - {path: /b, name: b, <<: [*a, {leese: 3s}]}\n", `stet.yaml:4: "leese" is no field of routes[1]`},
-		"right":             {head + "routes:\n  - &a {path: /a, name: a, lease: 10s}\n  - {path: /b, name: b, <<: [*a]}\n  - {path: /c, name: c, <<: *a}\n", ""},
+		"only a comment":   {"# nothing yet\n", "upstream.url: required"},
+		"a merge":          {head + "routes:\n  - &a {path: /a, name: a}\n  - {path: /b, <<: *a}\n", "stet.yaml:4: merges (<<) are not read"},
+		"a list of itself": {head + "routes: &a\n  - *a\n", "stet.yaml:"},
+		"wrong field":      {head + "routes:\n  - {path: /a, name: a, retention: &a {leese: 3s}}\n  - {path: /b, name: b, retention: *a}\n", `stet.yaml:3: "leese" is no field of routes[1].retention`},
+		"right":            {head + "routes:\n  - {path: /a, name: a, retention: &a {result: 3h}}\n  - {path: /b, name: b, retention: *a}\n", ""},
 	} {
 		_, err := parse(t, tc.yaml, nil)
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %q is missing from %v", name, tc.want, err)
 		}
 	}
-}
-
-// merges is a file in which each mapping is merged twice into the next.
-func merges(depth int) string {
-	inner := "{path: /a}"
-	for i := range depth {
-		inner = fmt.Sprintf("{<<: &a%d %s, <<: *a%[1]d}", i, inner)
-	}
-	return "routes:\n  - " + inner + "\n"
 }
 
 func TestNewNeedsAStore(t *testing.T) {

@@ -88,7 +88,7 @@ func TestOperationAfterAFailureOfTheServiceHasItsOwnConnection(t *testing.T) {
 
 // The same while others send: none is harmed, whenever it gets a connection, though its content
 // is too large to be kept, or the route not protected.
-func TestFailuresOfTheServiceHarmNoOperationBesideThem(t *testing.T) {
+func TestFailuresOfTheServiceHarmNoConcurrentOperation(t *testing.T) {
 	url, _ := fails(t)
 	f := start(t, yamlFor(url, "http1", single))
 	large := `"` + strings.Repeat("x", 100_000) + `"`
@@ -114,7 +114,7 @@ func TestFailuresOfTheServiceHarmNoOperationBesideThem(t *testing.T) {
 }
 
 // A failure is what ends a connection, and no other answer.
-func TestConnectionsAreKeptWhereNothingFails(t *testing.T) {
+func TestConnectionsAreReusedIfNothingFails(t *testing.T) {
 	url, conns := fails(t)
 	f := start(t, yamlFor(url, "http1", single))
 	for i := range 20 {

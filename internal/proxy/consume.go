@@ -100,10 +100,7 @@ func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err
 			bad(at("name", "there are a route and a consumer, or two consumers, by the name of %s; give one another name", m.Name), path...)
 		}
 		names[m.Name] = true
-		if r.Verify != nil && done.upstream != nil {
-			_, err := c.newVerifier(&r, done.upstream, nil, nil)
-			bad(err, append(path, "verify", "url")...)
-		}
+		r.checkURLs(done.upstream, bad, path)
 		done.consume = append(done.consume, cr)
 	}
 }
@@ -114,10 +111,9 @@ func notDone(status int, header, trailer http.Header) bool {
 }
 
 // consumeClasses adds the classes of messages.
-func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper) error {
-	timeout := cmp.Or(time.Duration(c.Upstream.ConnectTimeout), defaultConnectTimeout)
+func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper, log *slog.Logger) error {
 	for _, cr := range done.consume {
-		g := newAvailability(slog.Default(), dialer(done.upstream, timeout))
+		g := c.newAvailability(done.upstream, log.With(slog.String("consume", cr.class())))
 		done.availabilities = append(done.availabilities, g)
 		if cr.Verify != nil {
 			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
@@ -176,10 +172,6 @@ func (m *Consume) backoff() (first, longest time.Duration) {
 	return cmp.Or(time.Duration(m.Backoff.First), stetmsg.MinBackoff), cmp.Or(time.Duration(m.Backoff.Longest), stetmsg.MaxBackoff)
 }
 
-// kept are fields that no message can set.
-var kept = []string{"Host", "Connection", "Expect", "Upgrade", "Te", "Trailer", "Transfer-Encoding", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization",
-	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
-
 // handedOn returns an error for a header that messages cannot send to the service.
 func handedOn(name, keyHeader string) error {
 	canonical := http.CanonicalHeaderKey(name)
@@ -188,7 +180,7 @@ func handedOn(name, keyHeader string) error {
 		return fmt.Errorf("%q is no name of a header field of HTTP", name)
 	case strings.HasPrefix(asVariable(name), "STET_"), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
 		return fmt.Errorf("%s is set by stet itself", name)
-	case slices.Contains(kept, canonical):
+	case ofConnection(name), slices.Contains([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}, canonical):
 		return fmt.Errorf("%s is about the connection to the service, and no message can set it", name)
 	}
 	return nil

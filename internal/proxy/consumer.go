@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -33,25 +32,17 @@ type consumer struct {
 
 // newConsumer returns a consumer that receives nothing yet.
 func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availability *availability, f *forwarder) (*consumer, error) {
-	rt := g.newRoute(cr)
 	middleware, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return nil, err
 	}
-	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
-	availability.log = log
-	d := newDelivery(p, g, f, rt, middleware)
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: d, availability: availability, log: log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: newDelivery(p, g, f, g.newRoute(cr), middleware), availability: availability, log: availability.log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }
 
-// part is the consumer as a part of a proxy.
-func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
-
 func (c *consumer) run(ctx context.Context) error {
-	defer c.counts.consumes(c.Name, c.availability)()
 	c.log.Info("proxy: messages are received", slog.String("from", redact(c.From)), slog.String("post", c.Post))
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
@@ -118,55 +109,30 @@ type MessageCount struct {
 
 // messages counts the decisions about messages.
 type messages struct {
-	mu             sync.Mutex
-	counts         map[MessageCount]*atomic.Uint64 // by the fields other than Count
-	availabilities map[string]*availability
+	mu     sync.Mutex
+	counts map[MessageCount]uint64 // by the fields other than Count
 }
 
 func (m *messages) add(name string, d stetmsg.Decision) {
-	key := MessageCount{Name: name, Action: d.Action, Reason: d.Reason}
-	m.mu.Lock()
-	n := m.counts[key]
-	if n == nil {
-		if m.counts == nil {
-			m.counts = map[MessageCount]*atomic.Uint64{}
-		}
-		n = new(atomic.Uint64)
-		m.counts[key] = n
-	}
-	m.mu.Unlock()
-	n.Add(1)
-}
-
-// consumes records that a consumer runs, until ended is called.
-func (m *messages) consumes(name string, g *availability) (ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.availabilities == nil {
-		m.availabilities = map[string]*availability{}
-	}
-	m.availabilities[name] = g
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.availabilities[name] == g { // not of a newer configuration
-			delete(m.availabilities, name)
-		}
-	}
+	m.counts[MessageCount{Name: name, Action: d.Action, Reason: d.Reason}]++
 }
 
 // Messages returns the decisions about messages so far, and by the names of the consumers
 // whether they wait for the service.
 func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 	p.messages.mu.Lock()
-	defer p.messages.mu.Unlock()
 	for key, n := range p.messages.counts {
-		key.Count = n.Load()
+		key.Count = n
 		counts = append(counts, key)
 	}
+	p.messages.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	paused = map[string]bool{}
-	for name, g := range p.messages.availabilities {
-		paused[name] = g.paused()
+	for _, c := range p.now.consumers {
+		paused[c.Name] = c.availability.paused()
 	}
 	return counts, paused
 }
@@ -181,7 +147,8 @@ func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 		if err != nil {
 			return g.config.place(err, "consume", i)
 		}
-		g.parts = append(g.parts, c.part())
+		g.consumers = append(g.consumers, c)
+		g.parts = append(g.parts, part{"consume " + c.Name, c.run})
 	}
 	return nil
 }

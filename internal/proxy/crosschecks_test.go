@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/internal/proxy"
 )
 
-func TestWhatCannotWorkTogetherIsRefused(t *testing.T) {
+func TestContradictingFieldsAreErrors(t *testing.T) {
 	_, certFile, keyFile := certificate(t)
 	route := head + "routes:\n  - path: /a\n    "
 	const pg = "store: postgres://h/d\n"
@@ -52,7 +52,7 @@ func secretFile(t *testing.T) string {
 	return filepath.Join(keyFiles(t, "key"), "key")
 }
 
-func TestWhatWorksTogetherIsTaken(t *testing.T) {
+func TestFieldsThatFitAreNoErrors(t *testing.T) {
 	_, certFile, keyFile := certificate(t)
 	route := head + "routes:\n  - path: /a\n    "
 	const pg = "store: postgres://h/d\n"

@@ -153,22 +153,20 @@ func (e *emits) take(run *stet.Run, class string, targets *targets, values []str
 			}
 			if err != nil {
 				e.refuse(run, class, err, string(part))
-			} else if !targets.takes(m.To) {
+			} else if targets.of(m.To) == nil {
 				unrouted++
 			}
 		}
 	}
 	if unrouted > 0 && e.sayUnrouted.due() {
 		e.log.Error("proxy: a service emits messages to a destination that relay in the configuration does not name; they are kept, and sent once it does",
-			slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", unrouted))
+			operation(run, class), slog.Int("messages", unrouted))
 	}
 }
 
 // refuse stores a value that is no message.
 func (e *emits) refuse(run *stet.Run, class string, why error, value string) {
-	so := e.refused.Add(1)
-	attrs := []any{slog.String("id", run.ID().String()), slog.String("route", class), slog.Int64("fence", run.Fence()),
-		slog.String("why", bare(why)), slog.Int("bytes", len(value)), slog.Uint64("so_far", so)}
+	attrs := []any{operation(run, class), slog.String("why", bare(why)), slog.Int("bytes", len(value)), slog.Uint64("so_far", e.refused.Add(1))}
 	err := run.Emit(stet.Message{To: RefusedDestination, Header: map[string]string{reasonHeader: bare(why)}, Body: []byte(value)})
 	switch {
 	case err != nil:
@@ -188,41 +186,31 @@ func bare(err error) string {
 	return store.LabelText(err.Error())
 }
 
-// drop logs that messages of a response are not sent.
-func (e *emits) drop(run *stet.Run, class string, n int, why string) {
-	e.lost.Add(uint64(n))
-	e.log.Error("proxy: messages of a response are not sent: "+why, slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", n))
-}
-
-// unstored logs that a response sends nothing because it is not stored.
-func (e *emits) unstored(run *stet.Run, class string, n int) {
-	if e.sayUnstored.due() {
-		e.log.Warn("proxy: a response that is not stored has "+HeaderEmit+"; it is no outcome, so nothing is sent",
-			slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", n))
-	}
-}
-
-// unprotected logs that a response to an unprotected request has messages.
-func (e *emits) unprotected(n int) {
-	e.lost.Add(uint64(n))
-	if e.sayUnprotected.due() {
-		e.log.Error("proxy: a response to a request that is not protected has "+HeaderEmit+"; there is no outcome that it could be stored with, so it is not sent",
-			slog.Uint64("so_far", e.lost.Load()))
-	}
-}
-
 // emitted stores the messages in h, the header or the trailer of a response.
 func (f *forwarder) emitted(run *stet.Run, t *trip, h http.Header) {
-	values := h[HeaderEmit]
+	values, e := h[HeaderEmit], f.emits
 	switch {
 	case len(values) == 0:
 	case run == nil || t == nil:
-		f.emits.unprotected(len(values))
+		if lost := e.lost.Add(uint64(len(values))); e.sayUnprotected.due() {
+			e.log.Error("proxy: a response to a request that is not protected has "+HeaderEmit+"; there is no outcome that it could be stored with, so it is not sent",
+				slog.Uint64("so_far", lost))
+		}
 	case t.route.Settles == settlesService:
-		f.emits.drop(run, t.route.class(), len(values), "the service settles on this route; it emits by stet_emit, in the transaction of its writes")
+		e.lost.Add(uint64(len(values)))
+		e.log.Error("proxy: messages of a response are not sent: the service settles on this route; it emits by stet_emit, in the transaction of its writes",
+			operation(run, t.route.class()), slog.Int("messages", len(values)))
 	case t.undone || run.Declared() != stet.Executed:
-		f.emits.unstored(run, t.route.class(), len(values))
+		if e.sayUnstored.due() {
+			e.log.Warn("proxy: a response that is not stored has "+HeaderEmit+"; it is no outcome, so nothing is sent",
+				operation(run, t.route.class()), slog.Int("messages", len(values)))
+		}
 	default:
-		f.emits.take(run, t.route.class(), f.targets, values)
+		e.take(run, t.route.class(), f.targets, values)
 	}
+}
+
+// operation has the attributes of a log record about a run.
+func operation(run *stet.Run, class string) slog.Attr {
+	return slog.Group("", slog.String("id", run.ID().String()), slog.String("route", class), slog.Int64("fence", run.Fence()))
 }

@@ -172,7 +172,7 @@ func TestMessagesOfAResponseAreSentOnceItIsStored(t *testing.T) {
 	}
 }
 
-func TestResponseStandsWhateverItEmitsAndWhatIsNoMessageIsKept(t *testing.T) {
+func TestResponseStandsAndAnInvalidMessageIsStored(t *testing.T) {
 	long := strings.Repeat("x", 2000)
 	for name, c := range map[string]struct{ value, why string }{
 		"no JSON":                 {"paid", "not JSON"},
@@ -219,7 +219,7 @@ func TestResponseStandsWhateverItEmitsAndWhatIsNoMessageIsKept(t *testing.T) {
 }
 
 // A pattern that takes everything must not get what no service meant to send there.
-func TestWhatIsNoMessageWaitsForATargetThatNamesIt(t *testing.T) {
+func TestRefusedMessageWaitsForATargetThatNamesItsDestination(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{to: '*', by: "+h.URL+"}"), proxy.Options{Parts: proxy.Relay})
 	f.post("k", "paid")
@@ -229,7 +229,7 @@ func TestWhatIsNoMessageWaitsForATargetThatNamesIt(t *testing.T) {
 	}
 }
 
-func TestTooManyMessagesAreKeptTogether(t *testing.T) {
+func TestTooManyMessagesAreStoredTogether(t *testing.T) {
 	s := emitting(t)
 	f := start(t, relaying(s.URL, "", "{by: http://127.0.0.1:1}"))
 	if r := f.post("k", strings.Repeat(`{"to":"a"}`+"\n", store.MaxMessages+1)); r.status != 201 {
@@ -266,7 +266,7 @@ func TestResponseThatIsNotStoredEmitsNothing(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeKeptIsToldAndCounted(t *testing.T) {
+func TestLostMessagesAreLoggedAndCounted(t *testing.T) {
 	s := emitting(t)
 	f := start(t, relaying(s.URL, "", "{by: http://127.0.0.1:1}"))
 	f.send("PUT", "/payments", "k", `{"to":"a"}`)
@@ -291,7 +291,7 @@ func TestWhatCannotBeKeptIsToldAndCounted(t *testing.T) {
 
 // Without a target messages wait, for this process with another configuration or for
 // another process.
-func TestMessagesWithoutATargetAreKeptUntilThereIsOne(t *testing.T) {
+func TestMessagesWithoutATargetWaitForOne(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), "upstream: {url: "+s.URL+"}\nscope: single-tenant\nroutes: [{path: /payments}]\n", proxy.Options{Parts: proxy.Relay})
 	f.post("k", `{"to":"a","body":1}`)
@@ -311,7 +311,7 @@ func TestMessagesWithoutATargetAreKeptUntilThereIsOne(t *testing.T) {
 	}
 }
 
-func TestTargetThatIsAwayGetsEverythingOnceItIsBack(t *testing.T) {
+func TestUnavailableTargetGetsAllMessagesLater(t *testing.T) {
 	s, h, other := emitting(t), newHook(t), newHook(t)
 	seen := map[string]int{}
 	var mu sync.Mutex
@@ -444,7 +444,7 @@ func TestSlowTargetGetsEachMessageOnce(t *testing.T) {
 }
 
 // What the last request has emitted leaves before the process ends.
-func TestEndOfTheProxySendsWhatWaits(t *testing.T) {
+func TestEndOfTheProxySendsWaitingMessages(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{by: "+h.URL+"}"), proxy.Options{Parts: proxy.Relay})
 	f.proxy.Drain() // the relay rests

@@ -13,9 +13,8 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// An answer to a worker counts as an answer to a client: only the run
-// that is settled emits.
-func TestServiceEmitsWhatItAnswersToAWorker(t *testing.T) {
+// Only the run that is settled emits.
+func TestResponseToAWorkerEmits(t *testing.T) {
 	h := newHook(t)
 	var tries atomic.Int32
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {

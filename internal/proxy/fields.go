@@ -126,6 +126,17 @@ func setTarget(u *url.URL, target string) bool {
 	return err == nil && u.EscapedPath() == path
 }
 
+// ofConnection reports whether a field is about the connection, the length of the content or the
+// host, in every spelling.
+func ofConnection(name string) bool {
+	switch v := asVariable(name); v {
+	case "CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE":
+		return true
+	default:
+		return strings.HasPrefix(v, "PROXY_")
+	}
+}
+
 // isToken reports whether a text can be a method or the name of a field (RFC 9110, section
 // 5.6.2).
 func isToken(s string) bool {

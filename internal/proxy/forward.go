@@ -112,14 +112,9 @@ func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 	if t.route.Settles == settlesService {
 		what = "proxy: the service has not answered; its settled outcome counts: "
 	}
-	f.log.Warn(what+why, slog.String("id", run.ID().String()),
-		slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()))
+	f.log.Warn(what+why, operation(run, t.route.class()))
 	run.Declare(stet.MayHaveExecuted, t.route.after)
 }
-
-// hopByHop are fields that a protected request cannot use: its content was read already, and its
-// response is stored.
-var hopByHop = []string{"Expect", "Upgrade", "Connection"}
 
 // upgrading are the fields of a request for another protocol. Only those for WebSocket are
 // forwarded: with h2c a client could send any request to the service on the same connection, past
@@ -165,7 +160,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	if run != nil {
-		for _, name := range hopByHop {
+		for _, name := range []string{"Expect", "Upgrade", "Connection"} { // its content was read already, and its response is stored
 			out.Header.Del(name)
 		}
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
@@ -250,8 +245,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if t.untouched() {
-		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
-			slog.String("route", t.route.class()), slog.String("error", logError(err)))
+		f.log.Warn("proxy: the service cannot be reached; nothing was executed", operation(run, t.route.class()), slog.String("error", logError(err)))
 		run.Declare(stet.NotExecuted, 0)
 		problems.refuse(w, &upstreamUnreachable)
 		return

@@ -14,7 +14,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(proxy.Reference)
 	f.Add("upstream: {url: 'http://127.0.0.1:1'}\nscope: single-tenant\n")
 	f.Add("admin: {token: '${TOKEN}'}\nlease: ${TOKEN}\n")
-	f.Add("a: &a {<<: *a}\nb: [*a, $$, ${X:-y}]\n---\n")
+	f.Add("a: &a {<<: *a, c: *a}\nb: [*a, $$, ${X:-y}]\n---\n")
 	f.Add("routes: [{lease: 1d, retention: -1s, path: '/{'}]")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), func(string) (string, bool) { return secret, true })

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestHintHasNothingThatIsForTheProxy: a service may say the same in a 103 as in its response.
-func TestHintHasNothingThatIsForTheProxy(t *testing.T) {
+// TestHintHasNoFieldsForTheProxy: a service can send them in a 103, too.
+func TestHintHasNoFieldsForTheProxy(t *testing.T) {
 	for path, key := range map[string][]string{"/payments": {"k"}, "/unprotected": nil} {
 		s := answering(t, []string{"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\nStet-Execution: none\r\nStet-Emit: eyJ0byI6Im9yZGVycyJ9\r\nstet_progress: secret\r\n" +
 			"Idempotent-Replayed: true\r\nIdempotency-Execution: executed\r\nSet-Cookie: a=b\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"})

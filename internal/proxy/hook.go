@@ -93,13 +93,11 @@ func (h *hook) close() {
 
 // own reports whether a field describes the request, its connection or the message.
 func (h *hook) own(name string) bool {
-	name = strings.ToLower(name)
-	switch name {
-	case "host", "connection", "content-length", "transfer-encoding", "trailer", "te", "upgrade", "keep-alive", "expect",
-		stetmsg.IDHeader, strings.ToLower(stethttp.DefaultHeader), strings.ToLower(hookTo), strings.ToLower(hookKey):
+	switch http.CanonicalHeaderKey(name) {
+	case http.CanonicalHeaderKey(stetmsg.IDHeader), stethttp.DefaultHeader, hookTo, hookKey:
 		return true
 	}
-	return strings.HasPrefix(name, "ce-") || strings.HasPrefix(name, "proxy-") || strings.HasPrefix(asVariable(name), "STET_")
+	return strings.HasPrefix(strings.ToLower(name), "ce-") || strings.HasPrefix(asVariable(name), "STET_") || ofConnection(name)
 }
 
 // sendable reports whether HTTP can send a field (RFC 9110, sections 5.1 and 5.5).

@@ -194,9 +194,8 @@ func TestWrongSetsOfKeysAreErrors(t *testing.T) {
 	}
 }
 
-// It distinguishes two callers that use the same key, also when the service is
-// asked what became of an operation.
-func TestVerifierIsToldTheScope(t *testing.T) {
+// Two callers can use the same key.
+func TestVerifierReceivesTheScope(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", strings.Replace(verified, "scope: single-tenant", "scope: header:X-Account", 1)))
 	for _, account := range []string{"acme", "ümlaut / 100%"} {

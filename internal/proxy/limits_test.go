@@ -49,7 +49,7 @@ func (f *front) empty() {
 
 const half = "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 1000000\r\n\r\n"
 
-func TestContentInHandIsBounded(t *testing.T) {
+func TestContentInMemoryIsBounded(t *testing.T) {
 	s := serve(t, false, okHandler)
 	f := start(t, yamlFor(s.URL, "http1", "limits: {memory: 4MiB}\n"+single))
 	var all []net.Conn
@@ -86,7 +86,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 	}
 }
 
-func TestRequestsUnderWayAreBounded(t *testing.T) {
+func TestRequestsInFlightAreBounded(t *testing.T) {
 	arrived, leave := make(chan struct{}, 100), make(chan struct{})
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) { arrived <- struct{}{}; <-leave })
 	f := start(t, yamlFor(s.URL, "http1", "limits: {memory: 1MiB, memory_per_peer: 1MiB}\n"+single))
@@ -170,7 +170,7 @@ func large(n int) http.HandlerFunc {
 	}
 }
 
-func TestClientThatDoesNotReadLetsGo(t *testing.T) {
+func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := serve(t, false, large(64<<20))
 	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 3s}\n"+single))
@@ -190,7 +190,7 @@ func (f *front) ended(key string) bool {
 }
 
 // What the service did is known; only its response was not taken.
-func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
+func TestUnreadAnswerLeavesNothingUnknown(t *testing.T) {
 	t.Parallel()
 	s := serve(t, false, large(64<<20))
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 8s, max_result: 64KiB}]\n"))
@@ -287,7 +287,7 @@ func TestDrainingWaitsForNoClientThatIsStuck(t *testing.T) {
 	}
 }
 
-func TestLimitsThatAreNoneAreRefused(t *testing.T) {
+func TestInvalidLimitsAreErrors(t *testing.T) {
 	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
 	for yaml, want := range map[string]string{
 		"limits: {connections: -1}":                     "limits.connections: -1 is negative",

@@ -295,7 +295,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		run.Declare(stet.NotExecuted, 0)
 	case a.others || !a.replied && a.status < http.StatusInternalServerError && a.status != http.StatusRequestTimeout:
 		t.log.Warn("proxy: the outcome of an operation is unknown: the service's answer to a call of a tool has no response of the protocol that can be read",
-			slog.String("id", run.ID().String()), slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()), slog.Int("status", a.status))
+			operation(run, t.route.class()), slog.Int("status", a.status))
 		run.Declare(stet.MayHaveExecuted, t.route.after)
 	}
 }

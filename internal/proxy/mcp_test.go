@@ -133,7 +133,7 @@ func TestARepeatedCallOfAToolGetsTheResultUnderItsOwnID(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProtectedCallPasses(t *testing.T) {
+func TestUnprotectedMessagesPass(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "")
 	for _, m := range []string{"initialize", "tools/list", "notifications/cancelled", "tools/calls"} {
@@ -154,7 +154,7 @@ func TestWhatIsNoProtectedCallPasses(t *testing.T) {
 	}
 }
 
-func TestACallOfAToolThatCannotBeNamedIsRefusedInWords(t *testing.T) {
+func TestACallOfAToolWithoutAValidKeyIsRefused(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "    max_body: 10KiB\n")
 	f.call("1", `"used"`, `{"cents":1}`)
@@ -208,9 +208,8 @@ func TestACallOfAToolThatCannotBeNamedIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// TestWhatTheServersAnswerSaysOfTheEffect: the call is repeated once; the second run, if
-// there is one, answers well.
-func TestWhatTheServersAnswerSaysOfTheEffect(t *testing.T) {
+// TestEffectOfACallByItsAnswer: the call is repeated once. The second run, if there is one, succeeds.
+func TestEffectOfACallByItsAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		again  string // "runs", "replays", or the name of a problem
@@ -276,8 +275,8 @@ func TestWhatTheServersAnswerSaysOfTheEffect(t *testing.T) {
 	}
 }
 
-// TestAProblemOfTheServiceIsNotSaidOfTheRunHere: the service is protected by stet, too.
-func TestAProblemOfTheServiceIsNotSaidOfTheRunHere(t *testing.T) {
+// TestAProblemOfTheServiceIsNoProblemOfTheProxy: the service uses stet, too.
+func TestAProblemOfTheServiceIsNoProblemOfTheProxy(t *testing.T) {
 	const its = `{"type":"https://github.com/stet-go/stet/blob/main/docs/problems.md#not-executed","execution":"not executed","retryable":true}`
 	s := serveTools(t)
 	s.answer = func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
@@ -325,7 +324,7 @@ func TestACallOfAToolInFlightIsJoined(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsAwayIsToldInWords(t *testing.T) {
+func TestAnUnreachableServerIsAnErrorOfTheProtocol(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "")
 	s.Close()
@@ -334,7 +333,7 @@ func TestAServerThatIsAwayIsToldInWords(t *testing.T) {
 	}
 }
 
-// TestAPathThatIsNearlyThatOfTheServerIsProtected: a service may take it for the same.
+// TestAPathThatIsNearlyThatOfTheServerIsProtected: a service can take it for the same.
 func TestAPathThatIsNearlyThatOfTheServerIsProtected(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "")
@@ -358,7 +357,7 @@ func TestParametersOfTheMediaTypeMeanNothing(t *testing.T) {
 	}
 }
 
-func TestAResultThatIsTooLargeIsToldAsExecuted(t *testing.T) {
+func TestAResultThatIsTooLargeIsReportedAsExecuted(t *testing.T) {
 	s := serveTools(t)
 	s.answer = func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -387,7 +386,7 @@ func TestOptionalKeysOfTools(t *testing.T) {
 	}
 }
 
-func TestWhatAVerifierOfToolsFindsIsAResult(t *testing.T) {
+func TestResolutionOfAVerifierIsAResult(t *testing.T) {
 	s := serveTools(t)
 	s.answer = func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) { w.WriteHeader(202) }
 	verifier := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
@@ -409,7 +408,7 @@ func TestWhatAVerifierOfToolsFindsIsAResult(t *testing.T) {
 	}
 }
 
-func TestRoutesOfToolsThatCannotBe(t *testing.T) {
+func TestWrongRoutesOfToolsAreErrors(t *testing.T) {
 	for more, words := range map[string]string{
 		"methods: [POST, PUT]":           "routes[0].methods",
 		"key_pointer: /a":                "routes[0].key_pointer",

@@ -2,11 +2,11 @@ package proxy
 
 import (
 	"cmp"
-	_ "embed" // the reference
-	_ "embed" // the schema
+	_ "embed" // the reference and the schema
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -54,7 +54,7 @@ func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Confi
 		return nil, fmt.Errorf("%s: more than one document (---); write one", name)
 	}
 	c.root = doc.Content[0]
-	p := parser{lookup: lookup, merging: map[*yaml.Node]bool{}}
+	p := parser{lookup: lookup}
 	p.substitute(c.root)
 	p.fields(c.root, reflect.TypeFor[Config](), "")
 	c.secrets = p.secrets
@@ -67,22 +67,26 @@ func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Confi
 	return c, nil
 }
 
-var lineNumber = regexp.MustCompile(`(?m)^(?:yaml: )?(?:unmarshal errors:\n)?\s*line (\d+): (.*)$`)
+var lineNumber = regexp.MustCompile(`(?m)^(?:yaml: )?(?:unmarshal errors:\n)?\s*line (\d+): `)
 
 // explain puts the file's name before each line of an error.
 func (c *Config) explain(err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n")
-	if !lineNumber.MatchString(text) {
+	if !lineNumber.MatchString(err.Error()) {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
-	text = lineNumber.ReplaceAllString(text, c.name+":$1: $2")
+	return plainError(err, c.name+":$1: ")
+}
+
+// plainError replaces the line number at the begin of each line of an error, and describes types
+// to a reader who knows YAML, not Go.
+func plainError(err error, line string) error {
+	text := lineNumber.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), line)
 	return errors.New(goTypes.ReplaceAllStringFunc(text, plainType))
 }
 
 // goTypes matches the decoder's description of a type.
 var goTypes = regexp.MustCompile("(cannot unmarshal !!\\w+(?: `[^`]*`)?) into \\S+")
 
-// plainType describes a type to a reader who knows YAML, not Go.
 func plainType(s string) string {
 	before, typ, _ := strings.Cut(s, " into ")
 	before = strings.NewReplacer("cannot unmarshal ", "", "!!str", "text", "!!int", "number", "!!seq", "a list", "!!map", "a mapping",
@@ -107,14 +111,7 @@ type parser struct {
 	lookup  func(string) (string, bool)
 	secrets []string // values of variables
 	errs    []error
-
-	merging map[*yaml.Node]bool // mappings in which a merge (<<) is being checked
-	merges  int
 }
-
-// maxMerges is how many mappings can be merged into others. A small file with merges in merges
-// could take hours.
-const maxMerges = 1000
 
 func (p *parser) bad(n *yaml.Node, format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf("line %d: "+format, append([]any{n.Line}, args...)...))
@@ -208,52 +205,21 @@ func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 		return
 	}
 	known := map[string]reflect.Type{}
-	var names []string
-	for i := range typ.NumField() {
-		if name := typ.Field(i).Tag.Get("yaml"); name != "" && name != "-" {
-			known[name] = typ.Field(i).Type
-			names = append(names, name)
-		}
+	for f := range tagged(typ) {
+		known[f.Tag.Get("yaml")] = f.Type
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Tag == "!!merge" {
-			p.merge(n, value, typ, path)
+			p.bad(key, "merges (<<) are not read; write the fields out, or repeat a whole value with an alias")
 			continue
 		}
 		t, ok := known[key.Value]
 		if !ok {
-			slices.Sort(names)
-			p.bad(key, "%s is no field%s; there are %s", strconv.Quote(key.Value), in(path), strings.Join(names, ", "))
+			p.bad(key, "%q is no field%s; there are %s", key.Value, in(path), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 			continue
 		}
 		p.fields(value, t, strings.TrimPrefix(path+"."+key.Value, "."))
-	}
-}
-
-// merge checks the fields of mappings that are merged into n. A mapping that is merged into
-// itself would never end.
-func (p *parser) merge(n, value *yaml.Node, typ reflect.Type, path string) {
-	p.merging[n] = true
-	defer delete(p.merging, n)
-	all := []*yaml.Node{value}
-	if value.Kind == yaml.SequenceNode {
-		all = value.Content
-	}
-	for _, from := range all {
-		target := from
-		if from.Kind == yaml.AliasNode {
-			target = from.Alias
-		}
-		p.merges++
-		switch {
-		case p.merging[target]:
-			p.bad(from, "a mapping cannot be merged into itself")
-		case p.merges == maxMerges:
-			p.bad(from, "more than %d merges (<<); write the fields out", maxMerges)
-		case p.merges < maxMerges:
-			p.fields(from, typ, path)
-		}
 	}
 }
 
@@ -338,16 +304,12 @@ func field(n *yaml.Node, name string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
-	var merged *yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name {
 			return n.Content[i+1]
 		}
-		if n.Content[i].Tag == "!!merge" {
-			merged = field(n.Content[i+1], name)
-		}
 	}
-	return merged
+	return nil
 }
 
 // Schema is the JSON schema of a configuration, for editors: the input of Parse, with the

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/internal/proxy"
 )
 
-func TestServiceLearnsTheOperationAndClientsCannotSayIt(t *testing.T) {
+func TestServiceReceivesTheOperationAndClientsCannotSetIt(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Stet-Secret", "of the service")
 	})
@@ -236,7 +236,7 @@ func TestExpectContinueIsAnsweredByTheService(t *testing.T) {
 	}
 }
 
-func TestResponsesPassAsTheyAre(t *testing.T) {
+func TestResponsesPassUnchanged(t *testing.T) {
 	payload := bytes.Repeat([]byte("ab\x00\xff"), 1000)
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusEarlyHints)

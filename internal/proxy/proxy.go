@@ -111,7 +111,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, messages: messages{counts: map[MessageCount]uint64{}}, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -267,6 +267,7 @@ type generation struct {
 	targets     *targets
 	relayer     *relayer             // nil: this process does not send messages
 	verifiers   map[string]*verifier // by class
+	consumers   []*consumer
 	parts       []part
 	background  background
 }
@@ -333,7 +334,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if g.transport, err = toService(c.Upstream); err != nil {
 		return nil, c.place(err, "upstream")
 	}
-	if g.verifiers, err = c.verifiers(checked, g.transport, g.elsewhere); err != nil {
+	if g.verifiers, err = c.verifiers(checked, g.transport, g.elsewhere, p.o.ErrorLog); err != nil {
 		return nil, err
 	}
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {

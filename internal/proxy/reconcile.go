@@ -86,7 +86,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 }
 
 // verifiers returns the verifiers of routes by class, and completes checked.classes.
-func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTripper) (map[string]*verifier, error) {
+func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTripper, log *slog.Logger) (map[string]*verifier, error) {
 	all := map[string]*verifier{}
 	for _, cr := range done.all() {
 		if cr.Verify != nil {
@@ -101,7 +101,7 @@ func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTrippe
 		}
 		done.classes[cr.class()] = cr.policy
 	}
-	return all, c.consumeClasses(done, toUpstream, elsewhere)
+	return all, c.consumeClasses(done, toUpstream, elsewhere, log)
 }
 
 // Reconciled is the result of one pass.

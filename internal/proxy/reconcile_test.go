@@ -273,7 +273,7 @@ func TestProxyReconcilesUntilItIsReconfigured(t *testing.T) {
 	stettest.Eventually(t, "the outcome after another reload", func() bool { return f.state("k2") == store.Completed })
 }
 
-func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
+func TestReconcileWithoutAVerifierIsAnError(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"nothing":       {"reconcile:\n", "reconcile: {}"},
 		"no verifier":   {"reconcile: {}\nroutes: [{path: /a}]\n", "no route has a verify"},
@@ -341,7 +341,7 @@ func TestVerifierIsAskedByTheReference(t *testing.T) {
 	}
 }
 
-func TestReferenceThatDoesNotFitIsLeftOutAloud(t *testing.T) {
+func TestInvalidReferenceIsOmittedAndLogged(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, reference: 'header:X-Order'}]\n"))
 	long := strings.Repeat("x", store.MaxLabel+1)
@@ -390,7 +390,7 @@ func TestReconcileTrustsTheAuthorityOfTheService(t *testing.T) {
 
 // While a service is away, a pass does not ask it about each of a thousand operations; and
 // what another service answers is asked on.
-func TestReconcilerAsksNoMoreOfWhomNobodyAnswers(t *testing.T) {
+func TestReconcilerSkipsARouteThatDoesNotAnswer(t *testing.T) {
 	l := newTill(t)
 	yaml := yamlFor(l.URL, "http1", strings.NewReplacer("header:X-Account", "single-tenant", "every: 20ms", "every: 20ms, concurrency: 1").Replace(reconciled)+`
   - {path: /orders, keep_key: true, verify: {url: 'http://127.0.0.1:1/', after: 0s}}

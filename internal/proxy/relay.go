@@ -107,8 +107,6 @@ func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*re
 	return &relayer{engine: e, targets: ts, relay: relay, log: log}, nil
 }
 
-func (r *relayer) part() part { return part{"relay", r.run} }
-
 // run sends messages until ctx ends. The last ones have a few seconds to be confirmed.
 func (r *relayer) run(ctx context.Context) error {
 	r.begun.Store(true)
@@ -162,6 +160,6 @@ func (g *generation) relays(c *Config, o Options) (err error) {
 	if g.relayer, err = newRelayer(c.Relay, g.engine, g.targets, o.ErrorLog); err != nil {
 		return c.place(err)
 	}
-	g.parts = append(g.parts, g.relayer.part())
+	g.parts = append(g.parts, part{"relay", g.relayer.run})
 	return nil
 }

@@ -17,7 +17,9 @@ var (
 func (c *Config) unchanged(before *Config) error {
 	var errs []error
 	is, was := *c, *before // fieldAt makes sections that are missing
-	for _, path := range leaves(reflect.TypeFor[Config](), "") {
+
+	for _, s := range Settings() { // they include all fixed fields
+		path := s.Path
 		if !below(path, fixed) || below(path, reloadable) {
 			continue
 		}
@@ -30,19 +32,6 @@ func (c *Config) unchanged(before *Config) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// leaves returns the paths of all fields that are no sections.
-func leaves(typ reflect.Type, prefix string) (all []string) {
-	for f := range tagged(typ) {
-		path := prefix + f.Tag.Get("yaml")
-		if isSection(f.Type) {
-			all = append(all, leaves(f.Type, path+".")...)
-		} else {
-			all = append(all, path)
-		}
-	}
-	return all
 }
 
 // below reports whether a path is one of others, or below one.

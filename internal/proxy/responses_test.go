@@ -25,7 +25,7 @@ func said(t *testing.T) *service {
 	})
 }
 
-func TestRouteSaysWhichResponsesAreStored(t *testing.T) {
+func TestResponsesOfARouteThatAreStored(t *testing.T) {
 	for responses, want := range map[string]map[string]store.State{
 		"":               {"422": store.Completed, "404": store.None, "429": store.None, "500": store.Failed, "422 executed": store.Completed, "404 executed": store.Completed, "422 none": store.None},
 		"store-outcomes": {"422": store.Completed, "404": store.None},
@@ -63,7 +63,7 @@ func TestCorrectedRequestMayUseTheKeyBehindTheSidecar(t *testing.T) {
 	}
 }
 
-func TestResponsesOfARouteThatCannotBeAreRefused(t *testing.T) {
+func TestWrongResponsesOfARouteAreErrors(t *testing.T) {
 	for route, field := range map[string]string{
 		"responses: store-everything":                         "responses",
 		"responses: store-all, not_executed: [401]":           "not_executed",

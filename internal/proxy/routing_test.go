@@ -122,7 +122,7 @@ func TestUnroutedCanBeRefusedOrPassed(t *testing.T) {
 	}
 }
 
-func TestRouteSaysInWhichSpellingsItsPathCounts(t *testing.T) {
+func TestSpellingsOfARoutesPath(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := start(t, yamlFor(s.URL, "http1", `scope: single-tenant
 unrouted: pass
@@ -145,7 +145,7 @@ routes:
 	}
 }
 
-func TestMethodsThatARouteLeavesOutPass(t *testing.T) {
+func TestMethodsWithoutARoutePass(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, methods: [POST]}, {path: /orders, methods: [PUT]}]\n"))
 	for request, protected := range map[string]bool{

@@ -17,7 +17,7 @@ import (
 
 var updateSchema = flag.Bool("update", false, "write schema.json anew")
 
-func TestSchemaIsThatOfTheTypesInTheWordsOfTheReference(t *testing.T) {
+func TestSchemaHasTheTypesAndTheCommentsOfTheReference(t *testing.T) {
 	text, missing := schemaOf(proxy.Reference)
 	for _, path := range missing {
 		t.Errorf("reference.yaml says nothing of %s: write a comment before or behind it", path)
@@ -68,7 +68,7 @@ func asJSON(t *testing.T, text string) any {
 	return doc
 }
 
-func TestSchemaTakesTheReferenceAndWhatParseTakes(t *testing.T) {
+func TestSchemaAcceptsTheReferenceAndTheFilesThatParseAccepts(t *testing.T) {
 	s := compiled(t)
 	for _, text := range []string{
 		proxy.Reference, "store: postgres://h/d\n", "store: {url: memory, sweep_every: never}\n", "scope: [host, 'header:X-A', {jwt: {claim: sub}}]\n",
@@ -87,7 +87,7 @@ func TestSchemaTakesTheReferenceAndWhatParseTakes(t *testing.T) {
 	}
 }
 
-func TestSchemaRefusesWhatParseRefuses(t *testing.T) {
+func TestSchemaRefusesTheFilesThatParseRefuses(t *testing.T) {
 	s := compiled(t)
 	for _, text := range []string{
 		"listn: :80\n", "routes: [{path: /a, leese: 3s}]\n", "routes: [{lease: 3s}]\n", "store: {shema: a}\n", "store: [a]\n", "drain: soon\n", "drain: 3\n",
@@ -102,7 +102,7 @@ func TestSchemaRefusesWhatParseRefuses(t *testing.T) {
 }
 
 // What the schema offers as words of a field is what Check takes.
-func TestWordsOfTheSchemaAreThoseOfCheck(t *testing.T) {
+func TestEnumsOfTheSchemaAreThoseOfCheck(t *testing.T) {
 	seen := 0
 	look := func(typ reflect.Type, before, after string) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {

@@ -126,7 +126,7 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 	}
 }
 
-func TestNobodyGetsTheResponseOfAnotherScope(t *testing.T) {
+func TestNoScopeGetsTheResponseOfAnother(t *testing.T) {
 	s := serve(t, false, okHandler)
 	f := start(t, yamlFor(s.URL, "http1", "routes: [{path: /payments}]\n"))
 	a := f.post("k", "{}", "Authorization", "Bearer a")

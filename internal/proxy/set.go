@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -100,7 +99,7 @@ func (c *Config) Set(path, value string) error {
 		return fmt.Errorf("%s is no field that can be set so", path)
 	}
 	if err := decode(value, fieldAt(reflect.ValueOf(c), path)); err != nil {
-		return plainError(err)
+		return plainError(err, "")
 	}
 	if c.flags == nil {
 		c.flags = map[string]bool{}
@@ -148,7 +147,7 @@ func decode(value string, v reflect.Value) error {
 			return errors.New("empty")
 		}
 		n = doc.Content[0]
-		p := parser{merging: map[*yaml.Node]bool{}}
+		p := parser{}
 		if p.fields(n, v.Type(), ""); len(p.errs) > 0 {
 			return errors.Join(p.errs...)
 		}
@@ -159,14 +158,6 @@ func decode(value string, v reflect.Value) error {
 	}
 	v.Set(fresh.Elem())
 	return nil
-}
-
-var anyLine = regexp.MustCompile(`(?m)^(?:yaml: )?(?:unmarshal errors:\n)?\s*line \d+: `)
-
-// plainError removes the lines from an error.
-func plainError(err error) error {
-	text := anyLine.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), "")
-	return errors.New(goTypes.ReplaceAllStringFunc(text, plainType))
 }
 
 // FlagName is the flag for the field at a path: "--store-schema" for "store.schema".

@@ -45,7 +45,7 @@ func (s *settling) settle(claim string) error {
 	return s.store.Settle(context.Background(), c, out, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 }
 
-func TestClaimReachesTheServiceAndWhatItSettlesReachesTheClient(t *testing.T) {
+func TestClaimReachesTheServiceAndItsOutcomeReachesTheClient(t *testing.T) {
 	s := newSettling(t, func(s *settling, w http.ResponseWriter, r *http.Request) {
 		if err := s.settle(r.Header.Get(proxy.HeaderClaim)); err != nil {
 			t.Error(err)
@@ -75,8 +75,8 @@ func TestClaimReachesTheServiceAndWhatItSettlesReachesTheClient(t *testing.T) {
 	}
 }
 
-// It was reached, and its connection breaks: the record decides.
-func TestServiceThatDiesIsToldByItsRecord(t *testing.T) {
+// The service is reached, and its connection breaks.
+func TestSettledOutcomeCountsAfterTheServiceDies(t *testing.T) {
 	for name, c := range map[string]struct {
 		settled bool
 		part    bool // of the answer is sent
@@ -180,7 +180,7 @@ func TestClaimIsForRoutesThatSettle(t *testing.T) {
 	}
 }
 
-func TestSettlesIsRefusedWhereItCannotBe(t *testing.T) {
+func TestWrongSettlesIsAnError(t *testing.T) {
 	for more, want := range map[string]string{
 		", settles: service, unknown: [502]":      "unknown",
 		", settles: service, not_executed: [404]": "not_executed",

@@ -93,8 +93,6 @@ func (ts *targets) of(to string) *sending {
 	return nil
 }
 
-func (ts *targets) takes(to string) bool { return ts.of(to) != nil }
-
 // check is a stet.Options.CheckMessage. A message without a target is stored until there is one.
 func (ts *targets) check(m stet.Message) error {
 	if s := ts.of(m.To); s != nil && m.To != RefusedDestination {

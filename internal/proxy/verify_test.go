@@ -68,7 +68,7 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-func TestVerifyResolvesWhatBrokeOff(t *testing.T) {
+func TestVerifyResolvesABrokenOperation(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", verified))
 	for i := range 100 {
@@ -96,7 +96,7 @@ func TestVerifyResolvesWhatBrokeOff(t *testing.T) {
 	}
 }
 
-func TestWhatDidNotHappenRunsAgain(t *testing.T) {
+func TestOperationThatDidNotHappenRunsAgain(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", verified))
 	if first := f.post("k", "lost"); first.status != 504 {
@@ -171,9 +171,9 @@ func TestAnswersWithoutEvidenceLeaveItUnknown(t *testing.T) {
 	}
 }
 
-// The service may still be executing the broken-off request: until the lease has
-// expired, which is the default of After, no caller asks or runs.
-func TestVerifyIsNotAskedWhileTheServiceMayBeAtWork(t *testing.T) {
+// The service can still execute after the response broke off. Until After, by default the lease, it is
+// not asked, and nothing runs again.
+func TestVerifyIsNotCalledWhileTheServiceCanExecute(t *testing.T) {
 	l := newLedger(t)
 	f := start(t, yamlFor(l.URL, "http1", strings.Replace(verified, ", after: 0s", "", 1)))
 	f.post("k", "lost")
@@ -182,7 +182,7 @@ func TestVerifyIsNotAskedWhileTheServiceMayBeAtWork(t *testing.T) {
 	}
 }
 
-func TestStatusesSayWhatHappened(t *testing.T) {
+func TestStatusesDecideTheOutcome(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("none") {
 			w.Header().Set(proxy.HeaderExecution, "none")
@@ -215,7 +215,7 @@ func TestStatusesSayWhatHappened(t *testing.T) {
 
 // A run that is left must not be resolved by a store that fails at that moment
 // either: its lease runs out instead.
-func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
+func TestRunThatCannotBecomeUnknownKeepsItsLease(t *testing.T) {
 	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() })
 	st := &stubborn{Store: memory.New(memory.Options{})}
 	f := startOn(t, st, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 2s}]\n"))
@@ -239,7 +239,7 @@ func (s *stubborn) Extend(context.Context, []store.Claim, time.Duration) ([]stor
 }
 
 // A 502 that the proxy makes up is none that the service gave.
-func TestNotExecutedIsNotReadOutOfTheProxysOwnAnswers(t *testing.T) {
+func TestOwnAnswersOfTheProxyAreNotNotExecuted(t *testing.T) {
 	for name, broken := range map[string]http.HandlerFunc{
 		"no response": func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() },
 		"half of one": func(w http.ResponseWriter, r *http.Request) {

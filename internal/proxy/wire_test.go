@@ -156,7 +156,7 @@ func TestNoRequestIsSmuggledBehindAnother(t *testing.T) {
 }
 
 // Others keep their connections.
-func TestConnectionsAreKeptForWhatIsClear(t *testing.T) {
+func TestConnectionsAreReusedIfTheEndIsClear(t *testing.T) {
 	rec := record(t)
 	f := start(t, yamlFor(rec.url, "http1", single))
 	one := "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 2\r\n\r\n{}"
@@ -192,7 +192,7 @@ func TestTargetIsSentByteForByte(t *testing.T) {
 	}
 }
 
-func TestTargetThatCannotBeSentAsItIsIsRefused(t *testing.T) {
+func TestTargetThatCannotBeSentUnchangedIsRefused(t *testing.T) {
 	rec := record(t)
 	f := start(t, yamlFor(rec.url, "http1", single))
 	if r := f.raw("POST //a\"b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"); r.problem() != "target-invalid" || len(rec.take()) != 0 {

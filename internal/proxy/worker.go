@@ -36,8 +36,6 @@ func (w *worker) repeatable() bool {
 	return w.async.Repeatable || w.delivery.route.Settles == settlesService
 }
 
-func (w *worker) part() part { return part{"worker of " + w.delivery.route.class(), w.run} }
-
 func (w *worker) run(ctx context.Context) error {
 	policy, _ := w.engine.Policy(w.delivery.route.class())
 	worker, err := stetwork.New(w.engine, stetwork.Options{
