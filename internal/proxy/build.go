@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 
 	"github.com/stet-go/stet/stethttp"
 )
@@ -39,7 +40,6 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 	if rt.handler, err = g.authorized(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
 		return err
 	}
-	rt.handler = protecting(rt.handler)
 	g.reserved.key(rt.KeyHeader)
 	g.reserved.scope(c.scope(&rt.Route).headers()...)
 	if cr.fallback {
@@ -69,7 +69,7 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 		return nil, err
 	}
 	g.waits = append(g.waits, a.async)
-	if g.page(cr.Async.status()) == nil {
+	if !slices.ContainsFunc(g.pages, func(s *statusPage) bool { return s.path == cr.Async.status() }) {
 		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel, reports: a.async.Status()}
 		if s.handler, err = g.authorized(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
 			return nil, err
@@ -79,21 +79,11 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, availability: g.config.newAvailability(g.upstream, p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
+	w := &worker{engine: g.engine, delivery: &delivery{p, f, rt, m, g.manner}, async: cr.Async, availability: g.config.newAvailability(g.upstream, p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
 		g.parts = append(g.parts, part{"worker of " + cr.class(), w.run})
 	}
 	return a, nil
-}
-
-// page returns the status page of a path, nil if there is none yet.
-func (g *generation) page(path string) *statusPage {
-	for _, s := range g.pages {
-		if s.path == path {
-			return s
-		}
-	}
-	return nil
 }
 
 // checkPages returns the errors of routes that cannot share a status page.

@@ -37,7 +37,7 @@ func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availab
 		return nil, err
 	}
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: newDelivery(p, g, f, g.newRoute(cr), middleware), availability: availability, log: availability.log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: &delivery{p, f, g.newRoute(cr), middleware, g.manner}, availability: availability, log: availability.log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }

@@ -25,10 +25,9 @@ func (cs *conflicts) when(wrong bool, why string, path ...any) {
 	}
 }
 
-// Defaults of the engine and the relay.
+// A default of the engine, and a limit.
 const (
 	defaultStoreTimeout = 5 * time.Second
-	defaultRetryMessage = DefaultRelayRetry
 	maxReplicaTimeout   = 10 * time.Second
 )
 
@@ -49,7 +48,7 @@ func (c *Config) crossCheck() error {
 	cs.when(c.Unrouted != "" && len(c.Routes) == 0, "without routes every path is protected; write routes, or leave it out", "unrouted")
 	cs.when(c.Worker == workerElsewhere && c.Store.Kind() == kindMemory, "the store is memory, which no other process sees", "worker")
 	if c.Relay != nil {
-		again := cmp.Or(time.Duration(c.Relay.Retry), defaultRetryMessage)
+		again := c.Relay.retry()
 		for i, t := range c.Relay.Targets {
 			cs.when(time.Duration(t.Timeout) > again, fmt.Sprintf("%v is longer than relay.retry, %v: the message is sent again before the first attempt ends", time.Duration(t.Timeout), again),
 				"relay", "targets", i, "timeout")

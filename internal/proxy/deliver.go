@@ -35,10 +35,6 @@ type delivery struct {
 	manner     manner
 }
 
-func newDelivery(p *Proxy, g *generation, f *forwarder, rt *route, m *stethttp.Middleware) *delivery {
-	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, manner: g.manner}
-}
-
 // undone is the error of a run whose operation can run again.
 type undone struct {
 	why       string

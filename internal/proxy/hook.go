@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -261,13 +260,9 @@ func (h *hook) post(m stet.Message) error {
 // encoded encodes an attribute of a CloudEvent (binding for HTTP, section 3.1.3.2): visible ASCII
 // is unchanged, other bytes are percent-encoded.
 func encoded(text string) string {
-	plain := func(b byte) bool { return b > ' ' && b <= '~' && b != '"' && b != '%' }
-	if !slices.ContainsFunc([]byte(text), func(b byte) bool { return !plain(b) }) {
-		return text
-	}
 	var s strings.Builder
 	for _, b := range []byte(text) {
-		if plain(b) {
+		if b > ' ' && b <= '~' && b != '"' && b != '%' {
 			s.WriteByte(b)
 		} else {
 			fmt.Fprintf(&s, "%%%02X", b)

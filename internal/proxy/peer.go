@@ -54,13 +54,6 @@ func (v *requestState) admitted(from netip.Prefix) bool {
 	return true
 }
 
-// left removes the peer after its last request. The caller holds Proxy.mu.
-func (p *peer) left(all map[netip.Prefix]*peer) {
-	if p.active--; p.active == 0 {
-		delete(all, p.from)
-	}
-}
-
 // take takes bytes until the request ends. It returns false, and takes none, if that exceeds the
 // limit of the peer or of all.
 func (v *requestState) take(n int64) bool {

@@ -314,6 +314,7 @@ func (g *generation) serve(w *requestState, r *http.Request) {
 		if len(g.config.Routes) == 0 && !g.reserved.keyed(r.Header) {
 			g.unprotected.keyless(r.Method)
 		}
+		w.protect()
 		rt.handler.ServeHTTP(w, r)
 	default:
 		g.unprotected.passed(r.Method, passed)
@@ -379,10 +380,7 @@ func (p *Proxy) fill(g *generation, checked *checked) (err error) {
 // dashboard returns the handler for operators.
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
 	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
-	for _, cr := range checked.all() {
-		o.Classes = append(o.Classes, cr.class())
-	}
-	for _, cr := range checked.consume {
+	for _, cr := range slices.Concat(checked.all(), checked.consume) {
 		o.Classes = append(o.Classes, cr.class())
 	}
 	return dashboard.New(e, o)

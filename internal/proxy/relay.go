@@ -45,11 +45,7 @@ type Target struct {
 	Timeout     Duration          `yaml:"timeout"`
 }
 
-const (
-	maxTargets = 100
-	relayBatch = stetmsg.DefaultRelayBatch
-	relayPoll  = stetmsg.DefaultRelayPoll
-)
+const maxTargets = 100
 
 func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }
 
@@ -99,7 +95,7 @@ type relayer struct {
 
 func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
 	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
-		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts logs errors itself
+		Batch: stetmsg.DefaultRelayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts logs errors itself
 	})
 	if err != nil {
 		return nil, at("relay", "%w", err)
@@ -113,11 +109,11 @@ func (r *relayer) run(ctx context.Context) error {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(relayDrain, end) })()
-	poll := time.NewTicker(relayPoll)
+	poll := time.NewTicker(stetmsg.DefaultRelayPoll)
 	defer poll.Stop()
 	for ctx.Err() == nil {
 		arrived := r.engine.Arrived() // before the query, so that no message is missed
-		if r.once(work) >= relayBatch {
+		if r.once(work) >= stetmsg.DefaultRelayBatch {
 			continue
 		}
 		select {
@@ -148,7 +144,7 @@ func (g *generation) last() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), relayDrain)
 	defer cancel()
-	for g.relayer.once(ctx) >= relayBatch && ctx.Err() == nil { //nolint:revive // each call is a batch
+	for g.relayer.once(ctx) >= stetmsg.DefaultRelayBatch && ctx.Err() == nil { //nolint:revive // each call is a batch
 	}
 }
 

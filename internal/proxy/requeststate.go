@@ -131,14 +131,6 @@ func (v *requestState) protect() {
 	v.content.kept = true
 }
 
-// protecting wraps the handler of a route.
-func protecting(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		stateOf(r.Context()).protect()
-		next.ServeHTTP(w, r)
-	})
-}
-
 // hold counts bytes that are in memory until the request ends.
 func (v *requestState) hold(n int) {
 	v.held.Add(int64(n))
@@ -239,7 +231,9 @@ func (v *requestState) leave() {
 	delete(v.proxy.active, v)
 	v.count(-v.held.Load())
 	if v.peer != nil {
-		v.peer.left(v.proxy.peers)
+		if v.peer.active--; v.peer.active == 0 {
+			delete(v.proxy.peers, v.peer.from)
+		}
 	}
 	v.proxy.mu.Unlock()
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -40,7 +39,7 @@ func (w *worker) run(ctx context.Context) error {
 	policy, _ := w.engine.Policy(w.delivery.route.class())
 	worker, err := stetwork.New(w.engine, stetwork.Options{
 		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, ErrorLog: w.options.ErrorLog, NoStrays: true,
-		Drain: policy.RunTimeout + time.Minute, // after a reload; see hurry
+		Drain: policy.RunTimeout + time.Minute, // after a reload
 		Backoff: func(n int) time.Duration {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
@@ -54,29 +53,13 @@ func (w *worker) run(ctx context.Context) error {
 	if err := stetwork.HandleOutcome(worker, w.delivery.route.class(), w.repeatable(), w.do); err != nil {
 		return err
 	}
-	defer w.hurry(worker)()
-	return worker.Run(ctx)
-}
-
-// hurry ends the runs when the process ends, until stop is called. After a reload the runs
-// continue.
-func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
-	var active sync.WaitGroup
-	ended := make(chan struct{})
-	active.Go(func() {
-		select {
-		case <-ended:
-			return
-		case <-w.ending.Done():
-		}
+	// After a reload the runs continue; the end of the process ends them.
+	defer context.AfterFunc(w.ending, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), w.drain)
 		defer cancel()
 		_ = worker.Shutdown(ctx) // Run returns the same
-	})
-	return func() {
-		close(ended)
-		active.Wait()
-	}
+	})()
+	return worker.Run(ctx)
 }
 
 // do sends one operation.
