@@ -25,7 +25,6 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.WithContext(t.context(r.Context()))
 	}
 	r, sent := t.sendable(r)
-	defer func() { sent.end() }()
 	res, err := s.Transport.RoundTrip(r)
 	for n := 1; err != nil && n < maxSpent && r.Context().Err() == nil && t.unwritten(); n++ {
 		again := r.WithContext(r.Context()) // a copy
@@ -45,20 +44,18 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// content is a request's content that is not in memory. A try that has read nothing of it does
-// not close it, so that another try can send it.
+// content is a request's content for one try. Another try can send it if none of it was read. The
+// transport does not close it: httputil.ReverseProxy does.
 type content struct {
-	body io.ReadCloser
+	body io.Reader
 
 	mu     sync.Mutex
 	read   bool
-	over   bool // another try has it
-	last   bool // there is no other try
-	closed bool // before that
+	closed bool // also when another try has it
 }
 
-// sendable returns the request with a content that another try can send. Content in memory,
-// and content that the transport can rewind, needs none.
+// sendable returns the request with a content that another try can send. A request whose content the
+// transport can rewind needs none.
 func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
 	if t.empty || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
 		return r, nil
@@ -72,10 +69,10 @@ func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
 // Read implements io.Reader.
 func (c *content) Read(p []byte) (int, error) {
 	c.mu.Lock()
-	over := c.over
-	c.read = true
+	closed := c.closed
+	c.read = c.read || !closed
 	c.mu.Unlock()
-	if over {
+	if closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	return c.body.Read(p)
@@ -84,13 +81,9 @@ func (c *content) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (c *content) Close() error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
-	leave := c.over || !c.read && !c.last
-	c.mu.Unlock()
-	if leave {
-		return nil
-	}
-	return c.body.Close()
+	return nil
 }
 
 // next returns the content for another try, nil if part of it was read.
@@ -103,22 +96,8 @@ func (c *content) next() *content {
 	if c.read {
 		return nil
 	}
-	c.over = true
+	c.closed = true
 	return &content{body: c.body}
-}
-
-// end is called after the last try.
-func (c *content) end() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	c.last = true
-	left := c.closed && !c.read
-	c.mu.Unlock()
-	if left {
-		_ = c.body.Close()
-	}
 }
 
 // lastContent is the content of the last response of a connection.

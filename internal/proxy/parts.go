@@ -39,7 +39,6 @@ const (
 
 // background runs the parts of a generation.
 type background struct {
-	log    *slog.Logger
 	cancel context.CancelFunc
 	active sync.WaitGroup
 }
@@ -47,20 +46,20 @@ type background struct {
 // begin starts the parts.
 func (b *background) begin(log *slog.Logger, parts []part) {
 	ctx, cancel := context.WithCancel(context.Background())
-	b.log, b.cancel = log, cancel
+	b.cancel = cancel
 	for _, p := range parts {
-		b.active.Go(func() { b.keep(ctx, p) })
+		b.active.Go(func() { p.keep(ctx, log) })
 	}
 }
 
 // keep runs a part until ctx ends.
-func (b *background) keep(ctx context.Context, p part) {
+func (p part) keep(ctx context.Context, log *slog.Logger) {
 	for n := 1; ; n++ {
 		began := time.Now()
 		err := p.run(ctx)
 		if ctx.Err() != nil {
 			if err != nil {
-				b.log.Error("proxy: a part has ended with an error", slog.String("part", p.name), slog.Any("error", err))
+				log.Error("proxy: a part has ended with an error", slog.String("part", p.name), slog.Any("error", err))
 			}
 			return
 		}
@@ -68,7 +67,7 @@ func (b *background) keep(ctx context.Context, p part) {
 			n = 1
 		}
 		pause := timer.Doubled(n, minPartPause, maxPartPause)
-		b.log.Error("proxy: a part has failed; it begins again after a pause", slog.String("part", p.name), slog.Duration("pause", pause), slog.Any("error", err))
+		log.Error("proxy: a part has failed; it begins again after a pause", slog.String("part", p.name), slog.Duration("pause", pause), slog.Any("error", err))
 		if !timer.Sleep(ctx, pause) {
 			return
 		}

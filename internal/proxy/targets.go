@@ -31,7 +31,7 @@ type sending struct {
 	sender
 	pattern *regexp.Regexp // of destinations
 	say     seldom
-	not     atomic.Uint64 // times that something was not sent
+	failed  atomic.Uint64 // times that messages were not sent
 }
 
 // targets are the targets of the relay.
@@ -145,13 +145,13 @@ func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) 
 	}
 	if err != nil {
 		ts.logged.Add(1)
-		if n := s.not.Add(1); s.say.due() {
+		if n := s.failed.Add(1); s.say.due() {
 			ts.log.Error("proxy: messages are not taken; they stay in the store and are sent again until they are",
 				slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)), slog.String("error", err.Error()), slog.Uint64("times", n))
 		}
 		return err
 	}
-	if n := s.not.Swap(0); n > 0 {
+	if n := s.failed.Swap(0); n > 0 {
 		ts.log.Info("proxy: messages are taken again", slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)))
 	}
 	return nil
