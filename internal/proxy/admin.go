@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/stet-go/stet/internal/admin"
@@ -78,7 +79,7 @@ func readToken(token, file string) (secret, field string, err error) {
 		if token != "" {
 			return "", field, fmt.Errorf("there is a token, too; leave one of them out")
 		}
-		text, err := readFile(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", field, err
 		}

@@ -273,7 +273,10 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 			return o, at("unknown", "%d is in not_executed, too", status)
 		}
 	}
-	if err := r.judge(&o); err != nil {
+	if o.Responses = r.responses(); o.Responses != stethttp.StoreAll {
+		o.NotExecuted = r.notExecuted
+	}
+	if err := r.checkResponses(); err != nil {
 		return o, err
 	}
 	return o, r.refer(&o, log)

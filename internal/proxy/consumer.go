@@ -65,11 +65,16 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 	e := &job{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
 	out, err := c.delivery.send(ctx, e, own, false)
 	u, again := errors.AsType[*undone](err)
-	if !again {
-		c.judge(out, err)
-		return out, err
-	}
 	switch {
+	case !again && err != nil: // then other messages wait, too
+		c.availability.lost(err.Error(), 0)
+		return out, err
+	case !again && gateway(out.Status):
+		c.availability.lost("it has answered "+strconv.Itoa(out.Status), 0)
+		return out, nil
+	case !again:
+		c.availability.found()
+		return out, nil
 	case u.uncounted:
 		c.availability.lost(u.why, 0)
 	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // for all messages
@@ -79,19 +84,6 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 		c.availability.found()
 	}
 	return out, stetmsg.Again(err, u.again)
-}
-
-// judge records whether the outcome of a message says that the service, or a gateway before
-// it, fails: then other messages wait.
-func (c *consumer) judge(out stet.Outcome, err error) {
-	switch {
-	case err != nil:
-		c.availability.lost(err.Error(), 0)
-	case gateway(out.Status):
-		c.availability.lost("it has answered "+strconv.Itoa(out.Status), 0)
-	default:
-		c.availability.found()
-	}
 }
 
 // gateway reports whether a status is of a gateway whose service fails.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/stet-go/stet"
 )
@@ -72,7 +73,7 @@ const secretSize = 32
 
 // readSecret reads 32 bytes in base64. Its error quotes no part of the file.
 func readSecret(name string) ([]byte, error) {
-	text, err := readFile(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -20,9 +19,8 @@ import (
 
 // Limits of files with keys.
 const (
-	maxKeyFile = 1 << 20         // bytes
-	minRSA     = 2048            // bits; RFC 7518, section 3.3
-	lookAgain  = 1 * time.Second // the time between two checks of a file
+	minRSA    = 2048            // bits; RFC 7518, section 3.3
+	lookAgain = 1 * time.Second // the time between two checks of a file
 )
 
 // verifyKey is a key that verifies tokens, with its algorithms: a public key must not be used as
@@ -94,27 +92,13 @@ func (f *keyFile) current() keyring {
 	return f.ring
 }
 
-// readFile reads a file with a key or a token.
-func readFile(name string) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
-	if err == nil && len(text) > maxKeyFile {
-		err = fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
-	}
-	return text, err
-}
-
 // load reads the file. The caller holds mu, unless no other goroutine has f.
 func (f *keyFile) load() error {
 	is, err := os.Stat(f.name) // before reading: a later change is found by the next call
 	if err != nil {
 		return err
 	}
-	text, err := readFile(f.name)
+	text, err := os.ReadFile(f.name)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ type mcpKey struct{}
 // ServeHTTP implements http.Handler.
 func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header["Content-Encoding"]) > 0 {
-		refuseMessage(w, http.StatusUnsupportedMediaType, &mcpcall.Error{Code: mcpcall.CodeInvalidRequest, Text: "Not executed: the content must not be encoded."})
+		refuseMessage(w, http.StatusUnsupportedMediaType, "the content must not be encoded.")
 		return
 	}
 	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, d.limit))
@@ -123,14 +123,14 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			status, text = http.StatusRequestEntityTooLarge, fmt.Sprintf("the content is larger than %d bytes.", d.limit)
 		}
-		refuseMessage(w, status, &mcpcall.Error{Code: mcpcall.CodeInvalidRequest, Text: "Not executed: " + text})
+		refuseMessage(w, status, text)
 		return
 	}
 	stateOf(r.Context()).hold(len(content)) // the middleware has a copy
 	m, err := mcpcall.Read(content)
 	if err != nil {
 		e, _ := errors.AsType[*mcpcall.Error](err)
-		refuseMessage(w, http.StatusBadRequest, e)
+		answerJSON(w, http.StatusBadRequest, e.Response())
 		return
 	}
 	r = r.WithContext(context.WithValue(r.Context(), mcpKey{}, &m))
@@ -150,7 +150,8 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuseMessage responds to a content that is no message.
-func refuseMessage(w http.ResponseWriter, status int, e *mcpcall.Error) {
+func refuseMessage(w http.ResponseWriter, status int, why string) {
+	e := mcpcall.Error{Code: mcpcall.CodeInvalidRequest, Text: "Not executed: " + why}
 	answerJSON(w, status, e.Response())
 }
 

@@ -35,14 +35,6 @@ func (r *Route) notExecuted(status int, header http.Header) bool {
 	}
 }
 
-// judge sets which responses are stored.
-func (r *Route) judge(o *stethttp.Options) error {
-	if o.Responses = r.responses(); o.Responses != stethttp.StoreAll {
-		o.NotExecuted = r.notExecuted
-	}
-	return r.checkResponses()
-}
-
 // checkResponses returns an error if a field contradicts Route.Responses.
 func (r *Route) checkResponses() error {
 	switch {

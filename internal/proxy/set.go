@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -174,28 +175,18 @@ func FlagName(path string) string {
 // byFlag returns the flag that has set the field at path, or that would set a field missing in a
 // section that flags have made; "" if there is none. rest is the rest of the path.
 func (c *Config) byFlag(path []any) (flag, rest string) {
-	n := c.root
+	n, set := c.root, slices.Collect(maps.Keys(c.flags))
 	for i := range path {
 		name := joined(path[:i+1])
 		if c.flags[name] {
 			return FlagName(name), strings.TrimPrefix(strings.TrimPrefix(joined(path), name), ".")
 		}
 		step, _ := path[i].(string)
-		if n = field(n, step); n == nil && c.flagsBelow(name) && settable(joined(path)) {
+		if n = field(n, step); n == nil && settable(joined(path)) && slices.ContainsFunc(set, func(p string) bool { return strings.HasPrefix(p, name+".") }) {
 			return FlagName(joined(path)), ""
 		}
 	}
 	return "", ""
-}
-
-// flagsBelow reports whether a flag has set a field of a section.
-func (c *Config) flagsBelow(section string) bool {
-	for path := range c.flags {
-		if strings.HasPrefix(path, section+".") {
-			return true
-		}
-	}
-	return false
 }
 
 // joined writes a path as errors show it.
