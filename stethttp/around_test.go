@@ -195,10 +195,10 @@ func TestReplayHasTheHeaderOfTheFirstResponse(t *testing.T) {
 					return // better than without stet
 				}
 				same(t, start(t, setup{http2: http2, around: func(http.Handler) http.Handler { return around(h) }}).post("k", "x"), first)
-				// The stored header does not depend on what is around.
+				// The stored header does not depend on outer middleware.
 				alone := start(t, setup{store: s.store}).post("k", "x")
 				if ct := fmt.Sprint(alone.header["Content-Type"]); name == "deleted" && ct != fmt.Sprint(first.header["Content-Type"]) {
-					t.Errorf("without what is around: %v", alone.header)
+					t.Errorf("without outer middleware: %v", alone.header)
 				}
 			})
 		}

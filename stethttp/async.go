@@ -138,7 +138,7 @@ func (a *Async) Close() { a.cancel() }
 // may write through Tx; these writes are rolled back if it refuses, or if the operation was
 // accepted before. It is also called for retries, whose work is not used.
 //
-// A nil prepare accepts JSON (the media type application/json, or one that ends with +json),
+// A nil prepare accepts JSON (a media type application/json or +json),
 // and uses the body as payload, byte for byte.
 //
 // A new operation gets 202, Location and Retry-After. Until it has ended, every retry gets the

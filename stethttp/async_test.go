@@ -103,7 +103,7 @@ func TestTwentyFirstRequestsOverTwoProcessesAreAcceptedOnce(t *testing.T) {
 	wantOneAcceptance(t, one, two)
 }
 
-// orders validates, and says no to what is not an order.
+// orders refuses invalid orders.
 func orders(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
 	var order struct{ Item int }
 	body, err := io.ReadAll(r.Body)
@@ -133,7 +133,7 @@ func TestRefusedOrderIsNotStored(t *testing.T) {
 	}
 }
 
-// TestRetryOfAnAcceptedOrderIsNotValidatedAnew: what was acceptable an hour ago
+// TestRetryOfAnAcceptedOrderIsNotValidatedAnew: an order that was valid an hour ago
 // need not be now.
 func TestRetryOfAnAcceptedOrderIsNotValidatedAnew(t *testing.T) {
 	var soldOut atomic.Bool

@@ -187,7 +187,7 @@ func wantOneAcceptance(t *testing.T, services ...*service) {
 		wantSame(t, r, replies[0])
 	}
 	if firsts != 1 {
-		t.Errorf("%d requests were told that they came first", firsts)
+		t.Errorf("%d requests got the response of a first one", firsts)
 	}
 	services[0].run(store.Completed, `{"order":7}`)
 	for _, s := range services {

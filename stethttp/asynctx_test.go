@@ -42,7 +42,7 @@ func (l *lossy) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 	return errors.Join(err, after)
 }
 
-// booked writes an order into the transaction, unless it is told not to.
+// booked writes an order into the transaction, unless the request excludes it.
 func booked(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
 	body, _ := io.ReadAll(r.Body)
 	if _, err := stethttp.Tx[*sql.Tx](r.Context()).ExecContext(r.Context(), "INSERT INTO orders (body) VALUES (?)", body); err != nil {
@@ -131,7 +131,7 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 // done, and the client is told so.
 func TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened(t *testing.T) {
 	b := startBookings(t)
-	b.store.lose(errors.Join(errors.New("it waited in vain"), store.ErrNotDone), nil)
+	b.store.lose(errors.Join(errors.New("timeout"), store.ErrNotDone), nil)
 	r := b.order("k", `{"item":1}`)
 	wantProblem(t, r, 503, "store-unavailable")
 	if d := r.problem(); d.Execution != "not executed" {
@@ -178,7 +178,7 @@ func TestWorkersAreWokenWhenAnAcceptanceIsCommitted(t *testing.T) {
 	select {
 	case <-arrived:
 	default:
-		t.Error("the operation is accepted, and nobody was woken")
+		t.Error("the operation is accepted, and no worker was woken")
 	}
 }
 

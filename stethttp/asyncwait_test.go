@@ -129,7 +129,7 @@ func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
 	})
 }
 
-// Should it have no effect nobody runs it again, so nothing was accepted.
+// If it has no effect it does not run again, so nothing was accepted.
 func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
 	for _, prefer := range []string{"", "respond-async", "wait=1"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestClientThatLeavesEndsItsWait(t *testing.T) {
 		if waited := time.Since(begun); waited != 2*time.Second {
 			t.Errorf("it waited %v", waited)
 		}
-		b.take() // and what it has ordered is not lost
+		b.take() // and its order is not lost
 	})
 }
 
@@ -253,7 +253,7 @@ func TestCloseEndsWaitsAndStreams(t *testing.T) {
 			t.Errorf("got %d %s; want strings.Contains(w.Body.String(), \"event: status\")", w.Code, w.Body)
 		}
 		if took := time.Since(begun); took != 2500*time.Millisecond {
-			t.Errorf("somebody has waited after that: %v", took)
+			t.Errorf("a request has waited after that: %v", took)
 		}
 	})
 }
@@ -329,10 +329,10 @@ func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 		{"not JSON", stethttp.AsyncOptions{}, outcome(store.Completed, "<html>"), 200, "application/octet-stream", "<html>", ""},
 		{"response", stethttp.AsyncOptions{}, made, 201, "application/json", `{"order": 7}`, ""},
 		{"failure", stethttp.AsyncOptions{}, outcome(store.Failed, `"dial 10.0.0.3: refused"`), 500, "application/problem+json", "operation-failed", ""},
-		{"failure that is told", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `"no funds"`), 402, "application/problem+json", "operation-failed", "The bank says: no funds"},
+		{"failure with a text", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `"no funds"`), 402, "application/problem+json", "operation-failed", "The bank says: no funds"},
 		{"failure that is no string", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `{"code":3}`), 402, "application/problem+json", "operation-failed", `The bank says: {"code":3}`},
 		{"failure with a status that is none", stethttp.AsyncOptions{Failure: func(string) (int, string) { return 200, "" }}, outcome(store.Failed, `"x"`), 500, "application/problem+json", "operation-failed", ""},
-		{"failure of nobody", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, ""), 504, "application/problem+json", "processing-timed-out", ""},
+		{"failure without a text", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, ""), 504, "application/problem+json", "processing-timed-out", ""},
 		{"cancelled", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `"stet: operation cancelled"`), 409, "application/problem+json", "operation-cancelled", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -56,9 +56,9 @@ func TestFingerprintOfTheServiceIsAllThatCounts(t *testing.T) {
 // that asks for it by its media type, and to no other.
 func TestResultOfACodecIsToldToWhomItSays(t *testing.T) {
 	const message = "application/protobuf; proto=shop.Order"
-	for _, face := range []store.Adapter{store.AdapterGo, store.AdapterGRPC} {
+	for _, adapter := range []store.Adapter{store.AdapterGo, store.AdapterGRPC} {
 		s := start(t, setup{})
-		s.stored(stet.Outcome{Adapter: face, Status: 200, Type: message, Body: []byte("\x0a\x01x"),
+		s.stored(stet.Outcome{Adapter: adapter, Status: 200, Type: message, Body: []byte("\x0a\x01x"),
 			Header: []store.Field{{Name: "x-meta", Values: []string{"v"}}}, Trailer: []store.Field{{Name: "grpc-status", Values: []string{"0"}}}})
 		for accept, told := range map[string]bool{
 			"": false, "*/*": false, "application/json": false, "application/protobuf": true, "text/html, application/*;q=0.5": true,
@@ -72,15 +72,15 @@ func TestResultOfACodecIsToldToWhomItSays(t *testing.T) {
 			switch {
 			case told:
 				if got.status != 200 || got.body != "\x0a\x01x" || got.header.Get("Content-Type") != message || got.header.Get("Idempotent-Replayed") == "" {
-					t.Errorf("%v, Accept %q: %d %q %v", face, accept, got.status, got.body, got.header)
+					t.Errorf("%v, Accept %q: %d %q %v", adapter, accept, got.status, got.body, got.header)
 				}
 			default:
 				wantProblem(t, got, 406, "result-foreign")
 				if p := got.problem(); p.Execution != stet.Executed.String() || *p.Retryable || !strings.Contains(p.Detail, message) {
-					t.Errorf("%v, Accept %q: %+v", face, accept, p)
+					t.Errorf("%v, Accept %q: %+v", adapter, accept, p)
 				}
 			}
-			if face == store.AdapterGRPC && got.header.Get("X-Meta") != "" || got.header.Get("Trailer") != "" {
+			if adapter == store.AdapterGRPC && got.header.Get("X-Meta") != "" || got.header.Get("Trailer") != "" {
 				t.Errorf("metadata of gRPC is sent as fields of HTTP: %v", got.header)
 			}
 		}

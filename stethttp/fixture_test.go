@@ -207,7 +207,7 @@ func wantReply(t *testing.T, r reply, status int, body string, replayed bool) {
 	}
 }
 
-// faulty fails the calls that it is told to fail.
+// faulty fails the selected calls.
 type faulty struct {
 	*memory.Store
 	claim, settle, settleAfter, release atomic.Bool
@@ -324,9 +324,9 @@ func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c store.Claim, out st
 	return s.Settle(ctx, c, out, keep)
 }
 
-// park makes the operation of a key one whose run died: its claim is sent by a
-// process whose lease runs out, on a clock that is told to continue.
-func (s *service) park(key, body string, b *blocking) {
+// abandon makes the operation of a key an abandoned claim: the lease of its process expires, by
+// a clock that the test moves.
+func (s *service) abandon(key, body string, b *blocking) {
 	s.t.Helper()
 	store := s.store.(*faulty)
 	store.settle.Store(true)
@@ -345,7 +345,7 @@ func verifyHappened(context.Context, stet.Status) (stet.Resolution, error) {
 	return stet.ItHappened(out), err
 }
 
-// sealed resolves what is unknown, and seals it with a key that others do not have.
+// sealed resolves an unknown operation, and encrypts its outcome with another key.
 func sealed() stet.Options {
 	return stet.Options{Policy: stet.Policy{Verify: verifyHappened},
 		Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}}

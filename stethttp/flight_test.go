@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// blocking is a handler that says when it runs and continues when it is told to.
+// blocking is a handler that closes entered and waits for leave.
 type blocking struct {
 	entered, leave chan struct{}
 	once           sync.Once

@@ -37,7 +37,7 @@ var (
 	unreadable = reply{status: 500, body: "result-unreadable"}
 )
 
-// foreign are outcomes and how they are told, of a problem its name.
+// foreign are outcomes with their responses, or the name of a problem.
 var foreign = map[string]struct {
 	out  stet.Outcome
 	want reply
@@ -60,9 +60,9 @@ var foreign = map[string]struct {
 	"engine, fields of its own": {stet.Outcome{Status: 200, Body: done, Header: odd}, reply{status: 200, body: `"done"`}},
 }
 
-// TestOutcomeOfAnotherFaceIsAlwaysSendable: net/http is never asked to send what it panics
+// TestOutcomeOfAnotherAdapterIsSendable: net/http never gets a response at which it panics
 // at.
-func TestOutcomeOfAnotherFaceIsAlwaysSendable(t *testing.T) {
+func TestOutcomeOfAnotherAdapterIsSendable(t *testing.T) {
 	for name, test := range foreign {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, setup{})

@@ -55,7 +55,7 @@ func TestWritersAroundDoNotChangeWhatIsStored(t *testing.T) {
 	}
 }
 
-// As in net/http, the header is what it was when it was written.
+// As in net/http, later changes of the header have no effect.
 func TestValuesMayNotChangeOnceWritten(t *testing.T) {
 	for _, n := range []int{1, 8, 9, 30} {
 		for _, flushed := range []bool{false, true} {

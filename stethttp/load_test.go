@@ -156,7 +156,7 @@ func (st *loadTest) upstream(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(content("response", asks.key, asks.returns))
 }
 
-// ask sends a request, which may be broken off, and compares what comes.
+// ask sends a request, which may be cancelled, and compares the response.
 func (st *loadTest) ask(asks wish, within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

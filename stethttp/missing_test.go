@@ -75,8 +75,8 @@ func (w *pastWriter) WriteHeader(status int) {
 }
 func (w *pastWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// What a framework has sent past the middleware must not look like the outcome,
-// not even where something around swallows the panic that cuts connections.
+// A response that bypassed the middleware must not look like the outcome, also if outer
+// middleware recovers the panic that closes the connection.
 func TestResponsePastTheMiddlewareIsCut(t *testing.T) {
 	for name, set := range map[string]setup{"lease": {}, "tx": {tx: true, store: newTxStore()}, "http2": {http2: true}} {
 		for _, through := range []bool{false, true} {
@@ -99,7 +99,7 @@ func TestResponsePastTheMiddlewareIsCut(t *testing.T) {
 				}
 				s := start(t, set)
 				if r := s.post("k", "{}"); r.err == nil {
-					t.Errorf("the client was told %d %q", r.status, r.body)
+					t.Errorf("the client got %d %q", r.status, r.body)
 				}
 				if !<-swallowed {
 					t.Error("no panic")
@@ -163,7 +163,7 @@ const (
 	notStored  = "not stored"
 )
 
-// gRPC and its like send errors with the status 200.
+// gRPC sends errors with the status 200.
 func TestErrorOfAnRPCIsAFailure(t *testing.T) {
 	message := frame(0, "message")
 	for name, c := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestMuxWithoutARouteKeepsNothing: a path with an error in it, and one that is redirected,
+// TestMuxWithoutARouteKeepsNothing: a wrong path, and a path that is redirected,
 // leave their key to the right one. What a route answers, 404 too, is an outcome.
 func TestMuxWithoutARouteKeepsNothing(t *testing.T) {
 	var runs atomic.Int64

@@ -28,10 +28,10 @@ func FuzzNegotiate(f *testing.F) {
 			t.Fatalf("%q changes the preference before it to %v, %t", prefer, wait, ok)
 		}
 		if !accepts([]string{accept}, nil) || !accepts([]string{accept}, []string{"identity"}) {
-			t.Fatalf("%q does not accept what has no coding", accept)
+			t.Fatalf("%q does not accept content without a coding", accept)
 		}
 		if listed, accepted := weigh([]string{accept}, "br"); accepted && !listed {
-			t.Fatalf("%q accepts what it does not list", accept)
+			t.Fatalf("%q accepts a coding that it does not list", accept)
 		}
 	})
 }

@@ -185,7 +185,7 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	return told
 }
 
-// headerOf converts fields of another adapter, without those that HTTP does not have.
+// headerOf converts fields of another adapter, without the fields that HTTP cannot send.
 func headerOf(fields []store.Field) http.Header {
 	h := make(http.Header, len(fields))
 	for _, f := range fields {

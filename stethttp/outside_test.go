@@ -37,7 +37,7 @@ func startOutside(t *testing.T, tries int, do func(st store.Store, w http.Respon
 
 func TestWhatTheServiceHasSettledIsHandedOut(t *testing.T) {
 	for name, answer := range map[string]func(http.ResponseWriter){
-		"and answered likewise": func(w http.ResponseWriter) { w.WriteHeader(201); _, _ = io.WriteString(w, "settled") },
+		"and answered the same": func(w http.ResponseWriter) { w.WriteHeader(201); _, _ = io.WriteString(w, "settled") },
 		"and answered otherwise": func(w http.ResponseWriter) {
 			w.Header().Set("X-Other", "1")
 			w.WriteHeader(500)
@@ -55,7 +55,7 @@ func TestWhatTheServiceHasSettledIsHandedOut(t *testing.T) {
 			first := s.post("k", "{}", stethttp.HeaderClaim, "forged by a client")
 			wantReply(t, first, 201, "settled", false)
 			if first.header.Get("X-Other") != "" || first.header.Get("Content-Type") != "text/plain" {
-				t.Errorf("the header is %v; want what was settled", first.header)
+				t.Errorf("the header is %v; want the stored header", first.header)
 			}
 			wantReply(t, s.post("k", "{}"), 201, "settled", true)
 			s.wantRuns(1)

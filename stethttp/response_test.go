@@ -423,7 +423,7 @@ func TestFailWhenStaleIsATimeout(t *testing.T) {
 	b := newBlocking()
 	store := newFaulty()
 	s := start(t, setup{store: store, handler: b.ServeHTTP, engine: stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}})
-	s.park("k", "{}", b)
+	s.abandon("k", "{}", b)
 	r1, r2 := s.post("k", "{}"), s.post("k", "{}")
 	wantProblem(t, r1, 504, "processing-timed-out")
 	if r1.body != r2.body || !r1.replayed() {
@@ -434,11 +434,11 @@ func TestFailWhenStaleIsATimeout(t *testing.T) {
 func TestParkedOperationIsToldUnknown(t *testing.T) {
 	b := newBlocking()
 	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
-	s.park("k", "{}", b)
+	s.abandon("k", "{}", b)
 	r := s.post("k", "{}")
 	wantProblem(t, r, 504, "outcome-unknown")
 	if r.header.Get("Retry-After") != "" {
-		t.Errorf("Retry-After %q, and nobody is going to resolve it", r.header.Get("Retry-After"))
+		t.Errorf("Retry-After %q, and there is no verifier", r.header.Get("Retry-After"))
 	}
 	wantProblem(t, s.post("k", "{other}"), 422, "mismatch")
 	verifying := start(t, setup{store: s.store, engine: stet.Options{Policy: stet.Policy{Verify: verifyUnknown}}})
@@ -453,7 +453,7 @@ func TestParkedOperationIsToldUnknown(t *testing.T) {
 func TestDamagedResultIsNotReplayed(t *testing.T) {
 	b := newBlocking()
 	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
-	s.park("k", "{}", b)
+	s.abandon("k", "{}", b)
 	wantReply(t, start(t, setup{store: s.store, engine: sealed()}).post("k", "{}"), 201, "found", true)
 	wantProblem(t, s.post("k", "{}"), 500, "result-unreadable")
 	s.wantRuns(1)

@@ -206,7 +206,7 @@ func TestKeyWhoseFirstRunMayHaveExecutedIsNotFreed(t *testing.T) {
 			}
 			w.WriteHeader(422)
 		}})
-	s.park("k", "x", b)
+	s.abandon("k", "x", b)
 	wantReply(t, s.post("k", "x"), 422, "", false)
 	wantProblem(t, s.post("k", "y"), 422, "mismatch")
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// byAccount takes the scope from a header, as if somebody had verified it.
+// byAccount takes the scope from a header, as if it was authenticated.
 func byAccount(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }
 
 var madeFor = regexp.MustCompile(`<made for ([^>]*)>`)
@@ -47,12 +47,12 @@ func TestTwoPrincipalsNeverShareAByte(t *testing.T) {
 		}
 		for _, stamp := range madeFor.FindAllStringSubmatch(got.body+fmt.Sprint(got.header), -1) {
 			if stamps++; stamp[1] != account {
-				rt.Fatalf("%q was answered with what was made for %q", account, stamp[1])
+				rt.Fatalf("%q got the response of %q", account, stamp[1])
 			}
 		}
 	})
 	if stamps == 0 {
-		t.Error("nothing was answered that could have been somebody else's")
+		t.Error("no request could have got the response of another scope")
 	}
 }
 

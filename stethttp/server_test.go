@@ -245,7 +245,7 @@ func TestMultipartBoundaryDoesNotMatter(t *testing.T) {
 	wantProblem(t, send("bbbb", "11", same), 422, "mismatch")
 	wantProblem(t, send("bbbb", "10", func(s string) string { return strings.Replace(s, "a.txt", "b.txt", 1) }), 422, "mismatch")
 	wantProblem(t, send("bbbb", "10", func(s string) string { return strings.TrimSuffix(s, "--bbbb--\r\n") }), 422, "mismatch")
-	wantProblem(t, send("bbbb", "10", func(s string) string { return "not multipart at all" }), 422, "mismatch")
+	wantProblem(t, send("bbbb", "10", func(s string) string { return "not multipart" }), 422, "mismatch")
 	s.wantRuns(1)
 }
 
@@ -405,7 +405,7 @@ func TestFailingOpenIsLoud(t *testing.T) {
 func TestFailingOpenStopsWhereAnEffectMayHaveHappened(t *testing.T) {
 	b := newBlocking()
 	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
-	s.park("k", "{}", b)
+	s.abandon("k", "{}", b)
 	s.store.(*faulty).release.Store(true)
 	other := start(t, setup{store: s.store, options: stethttp.Options{FailOpen: true},
 		engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}})

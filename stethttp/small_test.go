@@ -25,10 +25,10 @@ func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
 	}
 }
 
-// Asking again helps where somebody finds out; without a verifier nobody does.
+// A retry helps only with a verifier.
 func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T) {
 	verify := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil }
-	for name, p := range map[string]stet.Policy{"nobody": {}, "a verifier": {Verify: verify}} {
+	for name, p := range map[string]stet.Policy{"no verifier": {}, "a verifier": {Verify: verify}} {
 		s := start(t, setup{engine: stet.Options{Policy: p}, handler: func(_ http.ResponseWriter, r *http.Request) {
 			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
 		}})
@@ -50,7 +50,7 @@ func TestResponseOfPolicyStaleIsSentAsItIs(t *testing.T) {
 	}
 	b := newBlocking()
 	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
-	s.park("k", "{}", b)
+	s.abandon("k", "{}", b)
 	says := start(t, setup{store: s.store, engine: stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(out)}}})
 	for range 2 {
 		wantReply(t, says.post("k", "{}"), 503, "ask us", true)
@@ -84,7 +84,7 @@ func TestRetryIsToldThatTheOutcomeIsUnknownOnceItCouldNotBeStored(t *testing.T) 
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatal("retries are told something else")
+			t.Fatal("retries get another response")
 		}
 	}
 	s.wantRuns(1)

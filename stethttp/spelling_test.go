@@ -19,7 +19,7 @@ func TestMalformedContentTypeHidesNoForm(t *testing.T) {
 	} {
 		s := start(t, setup{options: stethttp.Options{Scope: func(r *http.Request) (string, error) { return "shop", r.ParseForm() }},
 			handler: func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.FormValue("amount"))) }})
-		if name == "bad parameter" { // its error is one that people ignore
+		if name == "bad parameter" { // its error is often ignored
 			s = start(t, setup{options: stethttp.Options{Scope: func(r *http.Request) (string, error) { return "shop" + r.FormValue("shop"), nil }}})
 		}
 		for _, amount := range []string{"10", "99"} {

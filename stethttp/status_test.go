@@ -223,7 +223,7 @@ func TestDamagedOperationIsToldAsSuch(t *testing.T) {
 	wantProblem(t, other.order("k", "{}"), 500, "result-unreadable")
 
 	accepted = s.order("l", "{}")
-	if r := other.cancel(accepted); r.status != 200 { // nobody could run it
+	if r := other.cancel(accepted); r.status != 200 { // no worker could run it
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	s.wantNothingDue()

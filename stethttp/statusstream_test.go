@@ -123,7 +123,7 @@ func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 	}
 	enough := s.status(accepted, "Accept", "text/event-stream", "Last-Event-ID", end.id)
 	if enough.status != 204 {
-		t.Errorf("a browser that knows the end is told %d", enough.status)
+		t.Errorf("a browser that knows the end got %d", enough.status)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestStreamOutlivesTheServersWriteTimeout(t *testing.T) {
 			if last = e; e.kind != "status" {
 				continue
 			}
-			switch e.state(t) { // what is done now is told a second later
+			switch e.state(t) { // the next read sees the change
 			case "accepted":
 				run = s.take()
 			case "running":
@@ -173,7 +173,7 @@ func TestOnlyWhoAsksForEventsGetsThem(t *testing.T) {
 	}
 }
 
-// slowClient takes what is written to it, or not.
+// slowClient reads, or does not.
 type slowClient struct {
 	*httptest.ResponseRecorder
 	mu       sync.Mutex

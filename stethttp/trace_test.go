@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// notebook writes one trace and collects what is read.
+// notebook writes one trace and collects the traces that are read.
 type notebook struct {
 	mu      sync.Mutex
 	writes  string

@@ -39,7 +39,7 @@ func TestHandlerThatIsProtectedTwiceIsMisconfigured(t *testing.T) {
 			t.Errorf("%s: the record is %v, %v", name, rec.State, err)
 		}
 		if !strings.Contains(s.log.String(), "inside itself") {
-			t.Errorf("%s: the log does not say what is wrong: %s", name, s.log)
+			t.Errorf("%s: the log does not name the fault: %s", name, s.log)
 		}
 	}
 }

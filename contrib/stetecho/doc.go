@@ -1,6 +1,6 @@
 // Package stetecho makes retries of requests to Echo (v5) safe: it runs the handler of a
 // request with an Idempotency-Key once, and gives every retry the same response. It is
-// stethttp in Echo's own shape: handlers keep their *echo.Context, with parameters, binding
+// stethttp for Echo: handlers keep their *echo.Context, with parameters, binding
 // and errors. For Echo v4 there is stetecho4.
 //
 //	package main
@@ -38,29 +38,30 @@
 //
 // # Errors
 //
-// An error that a handler returns is answered inside, by Echo's HTTPErrorHandler, so that
-// the answer is the outcome, which is kept and replayed. The error continues to what is
-// around, for its logs; by then the response is committed, so that an HTTPErrorHandler
-// which is called again must return, as Echo's own does. What an HTTPErrorHandler writes
-// nevertheless is dropped, and Options.ErrorLog told. Where something around has replaced
-// the response (Gzip, BodyDump), the error stays inside, and Options.ErrorLog has it.
-// Middleware that turns errors into others belongs inside. An error rolls its
-// transaction back; a 4xx that Echo makes of it is stored after the rollback.
+// Echo's HTTPErrorHandler responds to an error of a handler inside of the middleware. Its
+// response is the outcome, which is stored and replayed. The error is then returned to outer
+// middleware, for its logs. The response is committed by then: an HTTPErrorHandler that is
+// called again must not write, like Echo's own. A write is dropped, and logged in
+// Options.ErrorLog.
+// If outer middleware has replaced the response (Gzip,
+// BodyDump), the error is not returned to it; Options.ErrorLog has it.
 //
-// # What is inside, and what around
+// Register middleware that converts errors after stetecho. An error rolls a transaction back. A 4xx
+// that Echo makes of it is stored after the rollback.
 //
-// What is registered after Middleware runs inside. What is registered before is around: it
-// sees replays and refusals, too, and runs for each request: logging, Recover, CORS,
-// compression, authentication. Nothing that is around can add to a response that stands.
+// # Middleware inside and around
 //
-// # What differs from Echo
+// Middleware that is registered after stetecho's runs inside. Middleware that is registered before
+// it runs around: for each request, also for replays and refusals. Examples are logging,
+// Recover, CORS, compression and authentication. It cannot add to a stored response.
 //
-// A handler that returns nil and has written nothing has produced no outcome, where
-// net/http makes it an empty 200: see stethttp.Advanced.AllowEmpty. The request's context is
-// the run's: it does not end when the client leaves. Hijack is refused: see
-// stethttp.Options.Skip. The operation's name (stet.Op.Name) is the method and
-// echo.Context.Path.
+// # Differences from Echo
 //
-// Wiring it twice around one handler is refused at the first request with 500
-// (misconfigured), and nothing is executed.
+// A handler that returns nil and has written nothing has no outcome; net/http makes an empty
+// 200 of it. See stethttp.Advanced.AllowEmpty. The request's context is the run's: it does not
+// end when the client leaves. Hijack is refused: see stethttp.Options.Skip. The operation's name
+// (stet.Op.Name) is the method and echo.Context.Path.
+//
+// If it is registered twice around one handler, each request gets 500 (misconfigured), and
+// nothing is executed.
 package stetecho

@@ -8,8 +8,8 @@ import (
 	"github.com/labstack/echo/v5"
 )
 
-// own are Echo's own handlers of requests that have no route, which are not exported: what
-// a router without options has for them.
+// own are Echo's own handlers for requests without a route. They are not exported; a router
+// without options has them.
 var own = sync.OnceValue(func() (handlers [2]uintptr) {
 	router := echo.NewRouter(echo.RouterConfig{})
 	if _, err := router.Add(echo.Route{Method: http.MethodGet, Path: "/", Handler: func(*echo.Context) error { return nil }}); err != nil {
@@ -31,9 +31,9 @@ func isEchosOwn(h echo.HandlerFunc) bool {
 	return p == handlers[0] || p == handlers[1]
 }
 
-// unrouted reports whether there is certainly nothing to protect: the request has no route,
-// and the router no handler of the service's for such requests (echo.RouterConfig). Which
-// handler a context has is not exported; where that cannot be seen, there is one.
+// unrouted reports whether there is no handler to protect: the request has no route, and the
+// router no handler of the service for such requests (echo.RouterConfig). The handler of a
+// context is not exported; if reflection does not find the field, the request is protected.
 func unrouted(c *echo.Context) bool {
 	switch c.RouteInfo().Name {
 	case echo.NotFoundRouteName, echo.MethodNotAllowedRouteName:
@@ -48,10 +48,10 @@ func unrouted(c *echo.Context) bool {
 	return h.Pointer() == handlers[0] || h.Pointer() == handlers[1]
 }
 
-// echosOwn reports whether err is Echo's own answer to a request that has no route, from
-// behind other middleware of its group.
+// echosOwn reports whether err is Echo's own error for a request without a route, behind other
+// middleware of its group.
 func echosOwn(c *echo.Context, err error) bool {
-	if err != error(echo.ErrNotFound) && err != error(echo.ErrMethodNotAllowed) { //nolint:errorlint // Echo's, and not a handler's that wraps it
+	if err != error(echo.ErrNotFound) && err != error(echo.ErrMethodNotAllowed) { //nolint:errorlint // not a handler's error that wraps it
 		return false
 	}
 	return c.RouteInfo().Method == echo.RouteNotFound || unrouted(c)

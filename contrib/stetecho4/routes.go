@@ -8,7 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Echo's own handlers of requests that have no route. A service may replace them.
+// Echo's own handlers for requests without a route. A service may replace them.
 var (
 	notFound         = reflect.ValueOf(echo.NotFoundHandler).Pointer()
 	methodNotAllowed = reflect.ValueOf(echo.MethodNotAllowedHandler).Pointer()
@@ -21,16 +21,16 @@ func isEchosOwn(h echo.HandlerFunc) bool {
 	return p == notFound || p == methodNotAllowed
 }
 
-// echosOwn reports whether err is Echo's own answer to a request that has no route, from
-// behind other middleware.
+// echosOwn reports whether err is Echo's own error for a request without a route, behind other
+// middleware.
 func echosOwn(c echo.Context, err error) bool {
-	return (err == error(echo.ErrNotFound) || err == error(echo.ErrMethodNotAllowed)) && //nolint:errorlint // Echo's, and not a handler's that wraps it
+	return (err == error(echo.ErrNotFound) || err == error(echo.ErrMethodNotAllowed)) && //nolint:errorlint // not a handler's error that wraps it
 		c.Handler() != nil && isEchosOwn(c.Handler())
 }
 
-// routes knows which patterns have no handler but Echo's own. A group with middleware has
-// two of them.
-type routes struct{ known sync.Map } // of pattern: what Echo has registered for it, by its router
+// routes caches the handlers of patterns, as a group with middleware registers two of its own
+// with Echo's handler.
+type routes struct{ known sync.Map } // handlers by pattern
 
 // pattern is a pattern of an instance of Echo.
 type pattern struct {
@@ -38,14 +38,14 @@ type pattern struct {
 	path string
 }
 
-// handlers are those of a pattern: methods, and whether RouteNotFound is Echo's own.
+// handlers has the methods of a pattern, and whether its RouteNotFound is Echo's own.
 type handlers struct {
 	methods map[string]bool
 	own     bool
 }
 
-// without reports whether there is certainly nothing to protect: what comes next is Echo's
-// own answer that there is no route.
+// without reports whether there is no handler to protect: next is Echo's own response to a
+// request without a route.
 func (rs *routes) without(c echo.Context, next echo.HandlerFunc) bool {
 	if isEchosOwn(next) {
 		return true
@@ -63,8 +63,7 @@ func (rs *routes) without(c echo.Context, next echo.HandlerFunc) bool {
 	return h.own && !h.methods[c.Request().Method]
 }
 
-// find looks a pattern up. As routes are registered before requests are served, it is
-// read once.
+// find reads the handlers of a pattern from the router.
 func find(p pattern) handlers {
 	h := handlers{methods: make(map[string]bool)}
 	routers := []*echo.Router{p.e.Router()}

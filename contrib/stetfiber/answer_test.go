@@ -197,7 +197,7 @@ func TestHijackIsRefused(t *testing.T) {
 }
 
 // TestNothingOfARequestIsAliased: Fiber's strings and bytes are the next request's as
-// soon as a handler has returned; what is stored must not be.
+// soon as a handler has returned; the stored response must not be.
 func TestNothingOfARequestIsAliased(t *testing.T) {
 	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{
 		Name: func(r *http.Request) string { return r.PathValue("id") },

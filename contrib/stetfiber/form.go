@@ -12,16 +12,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// form is a multipart body that fasthttp has read as a form, written again. fasthttp
-// itself would write its fields in another order each time, and each retry would be
-// another request.
+// form is a multipart body that fasthttp has parsed, written again in a fixed order. fasthttp
+// itself would write its fields in random order, and each retry would be another request.
 type form struct {
 	parts []io.Reader
 	size  int64
 	open  multipart.File
 }
 
-// formOf returns the form that a request was read as; nil if it has a body instead.
+// formOf returns the form of a request, or nil if it has another body.
 func formOf(req *fasthttp.Request) *form {
 	boundary := string(req.Header.MultipartFormBoundary())
 	if boundary == "" || req.Header.ContentLength() <= 0 || len(req.Header.ContentEncoding()) > 0 {
@@ -49,7 +48,7 @@ func formOf(req *fasthttp.Request) *form {
 	return f
 }
 
-// text adds what is before a part's content.
+// text adds the boundary and the header of a part.
 func (f *form) text(boundary string, header textproto.MIMEHeader) {
 	var b strings.Builder
 	b.WriteString("\r\n--" + boundary + "\r\n")
@@ -71,7 +70,7 @@ func (f *form) add(r io.Reader, size int64) {
 func (f *form) Read(p []byte) (int, error) {
 	for len(f.parts) > 0 {
 		n, err := f.parts[0].Read(p)
-		if err != io.EOF { //nolint:errorlint // as an io.Reader says it
+		if err != io.EOF { //nolint:errorlint // io.Reader returns it unwrapped
 			return n, err
 		}
 		f.close()

@@ -14,16 +14,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// request returns the request as net/http would have it. Its strings are copies, as
-// Fiber's are of memory that the next request gets.
+// request returns the request for net/http. Its strings are copies, because Fiber reuses the
+// memory of its own.
 func (x *exchange) request() *http.Request {
 	c := x.c
 	ctx := c.RequestCtx()
 	h := &ctx.Request.Header
 	r := &http.Request{
 		Method: strings.Clone(c.Method()),
-		// What is asked of the version is how a response ends; fasthttp sends it.
-		Proto: string(h.Protocol()), ProtoMajor: 1, ProtoMinor: 1,
+		Proto:  string(h.Protocol()), ProtoMajor: 1, ProtoMinor: 1,
 		Header:     make(http.Header, 8),
 		Host:       string(h.Host()),
 		RemoteAddr: ctx.RemoteAddr().String(),
@@ -46,7 +45,7 @@ func (x *exchange) request() *http.Request {
 	if around, ok := c.Locals(requestKey{}).(*within); ok {
 		x.body, r.Body, r.ContentLength = &requestBody{eof: true}, around.r.Body, around.r.ContentLength
 		if !x.at.follows(around.at) {
-			r.Body = struct{ io.ReadCloser }{r.Body} // so that stethttp does not take the handler for one that was not called
+			r.Body = struct{ io.ReadCloser }{r.Body} // another type: the handler was called before
 		}
 	} else {
 		x.body = newBody(&ctx.Request)
@@ -64,7 +63,7 @@ func parse(target string) *url.URL {
 	return &url.URL{Path: path, RawQuery: query}
 }
 
-// requestBody is the body of a request as it is read once, before the handler.
+// requestBody is the body of a request. stethttp reads it once, before the handler.
 type requestBody struct {
 	io.Reader
 	stream bool  // it comes from the connection
@@ -107,33 +106,33 @@ func (b *requestBody) close() {
 // read reports whether nothing of the body is left on the connection.
 func (b *requestBody) read() bool { return !b.stream || b.eof }
 
-// lend gives the body to the handler of this call, from its beginning.
-func (x *exchange) lend(r *http.Request) {
+// setBody sets the body for the handler of this call, from its beginning.
+func (x *exchange) setBody(r *http.Request) {
 	if x.body.form != nil || !x.body.stream && x.calls <= 1 || r.Body == io.ReadCloser(x.body) {
-		return // it is where it was
+		return // it is in place
 	}
 	if b, err := io.ReadAll(r.Body); err == nil { // from memory
 		x.c.Request().SetBody(b)
 		if body, ok := r.Body.(interface{ Rewind() }); ok {
-			body.Rewind() // a second middleware must not take it for one that a handler has read
+			body.Rewind() // for a second middleware, it is unread
 		}
 	}
 }
 
-// within is what a middleware leaves for one behind it.
+// within is the value of a middleware for one behind it.
 type within struct {
 	r  *http.Request
 	at position
 }
 
-// position is where a request is on its way through the routes of an app.
+// position is the position of a request in the routes of an app.
 type position struct {
 	path           string
 	route, handler int64
 	known          bool
 }
 
-// positionOf returns where c is, which Fiber does not export.
+// positionOf returns the position of c, which Fiber does not export.
 func positionOf(c fiber.Ctx) position {
 	p := position{path: strings.Clone(c.Path())}
 	v := reflect.Indirect(reflect.ValueOf(c))
@@ -150,8 +149,8 @@ func positionOf(c fiber.Ctx) position {
 	return p
 }
 
-// follows reports whether a request has come from before to p by fiber.Ctx.Next alone, and
-// not by RestartRouting, which a handler may call that has had effects.
+// follows reports whether a request came from before to p by fiber.Ctx.Next alone. A handler
+// that calls RestartRouting may have had effects.
 func (p position) follows(before position) bool {
 	return p.known && before.known && p.path == before.path &&
 		(p.route > before.route || p.route == before.route && p.handler > before.handler)

@@ -95,7 +95,7 @@ func TestStreamedBodyReachesTheHandler(t *testing.T) {
 	}
 }
 
-// TestRestOfARefusedBodyIsNoRequest: what is left on the connection of a body that was
+// TestRestOfARefusedBodyIsNoRequest: the rest on the connection of a body that was
 // not read would be taken for the next one.
 func TestRestOfARefusedBodyIsNoRequest(t *testing.T) {
 	inner := "POST /orders/8 HTTP/1.1\r\nHost: x\r\nIdempotency-Key: smuggled\r\nContent-Length: 0\r\n\r\n"
@@ -146,7 +146,7 @@ func TestScopeFindsTheLocals(t *testing.T) {
 		t.Errorf("the request is %+v", seen)
 	}
 	s.want("b", s.order("Account", "b"), 201, "for b", false)
-	s.want("nobody", s.order(), 403, "scope-missing", false)
+	s.want("no scope", s.order(), 403, "scope-missing", false)
 	s.ran(2)
 }
 

@@ -22,18 +22,18 @@ import (
 // handler's run lasts, and held back until its outcome is durable.
 const maxStream = 16 << 20
 
-var errTooLong = fmt.Errorf("stetfiber: the stream of a response is longer than %d bytes, which is all that is held back until its outcome is durable; "+
+var errTooLong = fmt.Errorf("stetfiber: the stream of a response is longer than %d bytes, the limit of a response that is held back until its outcome is durable; "+
 	"Options.Skip lets requests through that ask for longer ones", maxStream)
 
-const defaultType = "text/plain; charset=utf-8" // of a fasthttp response that says nothing
+const defaultType = "text/plain; charset=utf-8" // of fasthttp
 
 // fill copies the header of a response into h.
 func fill(h http.Header, from *fasthttp.ResponseHeader, empty bool) {
 	for name, value := range from.All() {
 		name := http.CanonicalHeaderKey(string(name))
 		switch {
-		case name == "Content-Length", name == "Transfer-Encoding", name == "Date": // fasthttp says them
-		case name == "Content-Type" && empty && string(value) == defaultType: // as if nothing was said
+		case name == "Content-Length", name == "Transfer-Encoding", name == "Date": // fasthttp sets them
+		case name == "Content-Type" && empty && string(value) == defaultType: // the default
 		default:
 			h[name] = append(h[name], string(value))
 		}
@@ -43,8 +43,8 @@ func fill(h http.Header, from *fasthttp.ResponseHeader, empty bool) {
 	}
 }
 
-// write gives a handler's response to w. It writes nothing of a response that is nothing
-// but the status 200: that is what there is if no handler has answered.
+// write gives a handler's response to w. It writes nothing if the response is an empty 200,
+// because that is also the state without a response.
 func write(ctx context.Context, w http.ResponseWriter, resp *fasthttp.Response) error {
 	body, err := content(ctx, resp)
 	if err != nil {
@@ -58,7 +58,7 @@ func write(ctx context.Context, w http.ResponseWriter, resp *fasthttp.Response) 
 		w.WriteHeader(status)
 	}
 	if len(body) > 0 {
-		_, _ = w.Write(body) // what cannot be kept or sent is stethttp's to say
+		_, _ = w.Write(body) // stethttp handles errors
 	}
 	return nil
 }
@@ -112,17 +112,16 @@ func readStream(ctx context.Context, stream io.Reader, size int) ([]byte, error)
 	return b.Bytes(), nil
 }
 
-// again answers a call of a handler that cannot be called again: stethttp has rolled its
-// first call back.
+// again responds if a handler cannot be called again. stethttp has rolled its first call back.
 func again(w http.ResponseWriter) {
 	problem.Write(w, http.StatusServiceUnavailable, problem.Marshal(problem.Document{
 		Type: stethttp.DefaultProblemBase + "not-executed", Title: "Not executed", Status: http.StatusServiceUnavailable,
-		Detail:    "The service did not complete the operation, and what it began was undone.",
+		Detail:    "The service did not complete the operation, and its writes were rolled back.",
 		Retryable: true, Execution: stet.NotExecuted.String(),
 	}), time.Second)
 }
 
-// writer is the http.ResponseWriter of stethttp, which decides what is sent.
+// writer is the http.ResponseWriter of stethttp.
 type writer struct {
 	header http.Header
 	outer  http.Header // as it was in the beginning
@@ -155,7 +154,7 @@ func (w *writer) send(resp *fasthttp.Response) {
 	h := &resp.Header
 	outer := w.outer
 	for name, values := range outer {
-		if !slices.Equal(w.header[name], values) { // fasthttp's Del would change the order of what stays
+		if !slices.Equal(w.header[name], values) { // fasthttp's Del would change the order of the rest
 			for name := range outer {
 				h.Del(name)
 			}

@@ -15,11 +15,11 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// Errors that the app's error handler gets, and answers with 500.
+// Errors for the app's error handler, which responds with 500.
 var (
 	errNoTx = errors.New("stetfiber: a request reached a handler of HandleTx unprotected, so it has no transaction and was not executed: " +
 		"its method is not one of Options.Methods, or Options.Optional let it through without a key, or Options.Skip did")
-	errHijack = errors.New("stetfiber: a response that is kept for retries cannot be hijacked, as for a WebSocket; Options.Skip lets such requests through")
+	errHijack = errors.New("stetfiber: a response that is stored for retries cannot be hijacked, as for a WebSocket; Options.Skip passes such requests")
 )
 
 // Middleware returns m as middleware of Fiber, for App.Use, a group or a route. It
@@ -32,15 +32,14 @@ func Middleware(m *stethttp.Middleware) fiber.Handler {
 	return func(c fiber.Ctx) error { return serve(m, &exchange{c: c}) }
 }
 
-// HandleTx protects h, the last handler of a route, which gets its transaction as an
-// argument. An error that it returns rolls back. The app's error handler answers it, and a
-// 4xx is stored after the rollback. Where it returns nil, its response decides, see stethttp.NewTx. h may be called
-// again for the same request, with a new transaction, the body from its beginning and a new
-// response.
+// HandleTx protects h, the last handler of a route, and calls it with its transaction. An error
+// of h rolls back. The app's error handler responds to it, and a 4xx is stored after the
+// rollback. If h returns nil, its response decides, see stethttp.NewTx. h may be called again
+// for the same request, with a new transaction, the body from its beginning and a new response.
 //
-// A request that passes through unprotected, because of its method or for want of a key
-// where it is optional, has no transaction: h is not called, and the error handler is
-// asked for the answer, by default 500. HandleTx panics if m or h is nil, and as Middleware does.
+// If a request passes unprotected, because of its method or of Options.Optional, there is no
+// transaction. h is not called, and the error handler responds, by default with 500. HandleTx
+// panics if m or h is nil, and as Middleware does.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(c fiber.Ctx, tx T) error) fiber.Handler {
 	if m == nil || h == nil {
 		panic("stetfiber: HandleTx needs what stethttp.NewTx makes, and a handler")
@@ -54,26 +53,24 @@ func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(c fiber.Ctx, tx T) erro
 // check panics in the processes of an app with Prefork if each has a store of its own.
 func check(m *stethttp.Middleware) {
 	if _, ok := store.Base(m.Engine().Store()).(*memory.Store); ok && fiber.IsChild() {
-		panic("stetfiber: with Prefork, each process has a store/memory of its own, and would run what another one has run: use a store that the processes share")
+		panic("stetfiber: with Prefork, each process has its own store/memory, and would run operations of another process again: use a store that the processes share")
 	}
 }
 
-// ctxKey finds the Fiber context of a request, requestKey in its Locals the request that
-// a middleware around has read (within).
+// ctxKey is the key of the Fiber context of a request, requestKey that of within in its Locals.
 type (
 	ctxKey     struct{}
 	requestKey struct{}
 )
 
-// Context returns the Fiber context of the request that stethttp calls Options.Scope, Class,
-// Name, Ref and Skip with: for what middleware before has put into its Locals, for one. It
-// is nil for other requests. Neither it nor a string of its must be kept.
+// Context returns the Fiber context of a request in Options.Scope, Class, Name, Ref and Skip, for
+// example to read Locals. It is nil for other requests. Do not retain it or its strings.
 func Context(r *http.Request) fiber.Ctx {
 	c, _ := r.Context().Value(ctxKey{}).(fiber.Ctx)
 	return c
 }
 
-// exchange is one request, and what is answered.
+// exchange is one request and its response.
 type exchange struct {
 	c      fiber.Ctx
 	handle func(context.Context) error // of HandleTx; nil is the next handler
@@ -118,7 +115,7 @@ func serve(m *stethttp.Middleware, x *exchange) error {
 	return nil
 }
 
-// next is the handler that stethttp calls.
+// next is the handler for stethttp.
 func (x *exchange) next(w http.ResponseWriter, r *http.Request) {
 	if w == http.ResponseWriter(&x.w) {
 		x.passed = true
@@ -132,7 +129,7 @@ func (x *exchange) next(w http.ResponseWriter, r *http.Request) {
 		}
 		x.restore(x.c.Response())
 	}
-	x.lend(r)
+	x.setBody(r)
 	x.run(w, r)
 }
 
@@ -141,7 +138,7 @@ func (x *exchange) pass(r *http.Request) error {
 	if x.handle != nil {
 		return errNoTx
 	}
-	x.lend(r)
+	x.setBody(r)
 	return x.c.Next()
 }
 
@@ -168,7 +165,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 	x.answer(parent, w, r, err)
 }
 
-// answer gives the response of a handler that has returned err to stethttp.
+// answer gives the response of a handler, which has returned err, to stethttp.
 func (x *exchange) answer(parent context.Context, w http.ResponseWriter, r *http.Request, err error) {
 	c, ctx := x.c, r.Context()
 	run := stet.FromContext(ctx)
@@ -191,7 +188,7 @@ func (x *exchange) answer(parent context.Context, w http.ResponseWriter, r *http
 	}
 	switch err := write(ctx, w, c.Response()); {
 	case err == nil:
-	case ctx.Err() != nil: // it says nothing of the effect
+	case ctx.Err() != nil: // the effect is not known
 		run.Declare(stet.MayHaveExecuted, 0)
 	default:
 		stethttp.Returned(ctx, err)
@@ -201,22 +198,21 @@ func (x *exchange) answer(parent context.Context, w http.ResponseWriter, r *http
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}
 	}
-	if x.timedOut(parent) { // what was written may be half the one and half the other
+	if x.timedOut(parent) { // the response may be a mix of both
 		run.Declare(stet.MayHaveExecuted, 0)
 	}
 }
 
-// answerError answers an error as Fiber would once all handlers have returned it.
+// answerError responds to an error as Fiber does after the last handler.
 func (x *exchange) answerError(err error) {
 	if failed := x.c.App().ErrorHandler(x.c, err); failed != nil {
 		_ = x.c.SendStatus(fiber.StatusInternalServerError)
 	}
 }
 
-// timedOut reports whether timeout middleware has answered in place of this handler, or
-// is about to: then the response and its outcome are not the handler's. If that is around
-// this one, parent has ended, and the context is not ours any more; if it is behind, its
-// handler continues.
+// timedOut reports whether timeout middleware has responded in place of this handler, or will:
+// the outcome is then unknown. If that middleware is around this one, parent has ended, and the
+// context must not be used. If it is behind, its handler continues.
 func (x *exchange) timedOut(parent context.Context) bool {
 	if x.c.IsAbandoned() {
 		x.lost = parent.Err() != nil
@@ -227,7 +223,7 @@ func (x *exchange) timedOut(parent context.Context) bool {
 	return x.lost || x.late != nil
 }
 
-// respond makes what stethttp has written the response.
+// respond sends the response of stethttp.
 func (x *exchange) respond() {
 	if x.lost {
 		return
@@ -244,7 +240,7 @@ func (x *exchange) respond() {
 	}
 }
 
-// restore makes a response what it was before the handler.
+// restore undoes the handler's response.
 func (x *exchange) restore(resp *fasthttp.Response) {
 	x.before.Header.CopyTo(&resp.Header)
 	resp.ResetBody()

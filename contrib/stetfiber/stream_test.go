@@ -81,7 +81,7 @@ func TestStreamThatFailsIsAnError(t *testing.T) {
 		"broken": func(c fiber.Ctx) error {
 			return c.SendStream(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader("xyz"))))
 		},
-		"broken writer that goes on": func(c fiber.Ctx) error {
+		"broken writer that continues": func(c fiber.Ctx) error {
 			return c.SendStreamWriter(func(w *bufio.Writer) {
 				for {
 					if _, err := w.WriteString("more and more"); err != nil {
@@ -108,7 +108,7 @@ func TestStreamThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutEndEndsWithTheRun, and what writes it hears of that.
+// TestStreamWithoutEndEndsWithTheRun, and its writer gets an error.
 func TestStreamWithoutEndEndsWithTheRun(t *testing.T) {
 	ended := make(chan struct{})
 	s := open(t, fiber.Config{}, stet.Options{Policy: stet.Policy{RunTimeout: 300 * time.Millisecond}}, stethttp.Options{}, func(s *shop, once fiber.Handler) {

@@ -22,7 +22,7 @@ import (
 	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
-// protected is an engine with POST /payments behind the middleware, and what is around it.
+// protected is an engine with POST /payments behind the middleware, and outer middleware.
 func protected(b *adaptertest.Bench, h gin.HandlerFunc, around ...gin.HandlerFunc) *gin.Engine {
 	e := engine()
 	e.Use(around...)

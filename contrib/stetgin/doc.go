@@ -1,6 +1,6 @@
 // Package stetgin makes retries of requests to Gin safe: it runs the handler of a request
-// with an Idempotency-Key once, and gives every retry the same response. It is stethttp in
-// Gin's own shape: handlers keep their *gin.Context, with parameters, binding and errors.
+// with an Idempotency-Key once, and gives every retry the same response. It is stethttp for
+// Gin: handlers keep their *gin.Context, with parameters, binding and errors.
 //
 //	package main
 //
@@ -34,25 +34,25 @@
 // With a database, HandleTx gives the handler a transaction that is committed together
 // with the response; see its example.
 //
-// # What is inside, and what around
+// # Middleware inside and around
 //
-// What is registered after Middleware runs inside: what it answers is the outcome, which
-// is kept and replayed. What is registered before is around: it sees replays and refusals,
-// too, and runs for each request. So gin.Logger, gin.Recovery, CORS, compression and
-// authentication are registered before, and middleware that answers the errors of
-// gin.Context.Error after. Where such a middleware is around, the response is missing when
-// the outcome is stored: the answer is 500 (response-missing), and Options.ErrorLog says
-// what to do. Nothing that is around can add to a response that stands.
+// Middleware that is registered after stetgin's runs inside: its response is the outcome, which
+// is stored and replayed. Middleware that is registered before it runs around: for each
+// request, also for replays and refusals. Register gin.Logger, gin.Recovery, CORS, compression
+// and authentication before it, and middleware that responds to gin.Context.Error after it. If
+// such middleware is around, the response is missing when the outcome is stored: the client
+// gets 500 (response-missing), and the reason is in Options.ErrorLog. Middleware around cannot
+// add to a stored response.
 //
-// # What differs from Gin
+// # Differences from Gin
 //
-// A handler that neither writes nor sets a status has produced no outcome, where Gin makes
-// it an empty 200: see stethttp.Advanced.AllowEmpty. gin.Context.Status alone is a response.
-// After a panic that gin.Recovery leaves unanswered, the status is 500, not 200.
-// The request's context is the run's: it does not end when the client leaves, and neither
-// does gin.Context.Stream. Hijack is refused: see stethttp.Options.Skip. The operation's
-// name (stet.Op.Name) is the method and gin.Context.FullPath.
+// A handler that neither writes nor sets a status has no outcome; Gin makes an empty 200 of it.
+// See stethttp.Advanced.AllowEmpty. gin.Context.Status alone is a response. After a panic for
+// which gin.Recovery writes no response, the status is 500, not 200. The request's context is
+// the run's: it does not end when the client leaves, and neither does gin.Context.Stream.
+// Hijack is refused: see stethttp.Options.Skip. The operation's name (stet.Op.Name) is the
+// method and gin.Context.FullPath.
 //
-// Wiring it twice around one handler is refused at the first request with 500
-// (misconfigured), and nothing is executed.
+// If it is registered twice around one handler, each request gets 500 (misconfigured), and
+// nothing is executed.
 package stetgin

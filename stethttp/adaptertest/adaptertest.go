@@ -41,76 +41,75 @@ type Adapter struct {
 	// ServeTx is Serve with transactions: the handlers are Route.HandleTx, by the adapter's
 	// HandleTx. Required, unless Lacks has Transactions.
 	ServeTx func(t testing.TB, m *stethttp.TxMiddleware[*Tx], routes []Route) (url string)
-	// ErrorStatus is the status that the framework's error handler answers with if a
-	// handler returns an error which it does not know. Default 500.
+	// ErrorStatus is the status of the framework's error handler for an error of a handler that
+	// it does not know. Default 500.
 	ErrorStatus int
-	// Chains says that Serve and ServeTx register Route.Around, Route.Inside and Route.Twice.
-	// Without it the cases that need them are left out.
+	// Chains is true if Serve and ServeTx register Route.Around, Route.Inside and Route.Twice.
+	// Otherwise the cases that need them are left out.
 	Chains bool
-	// Seals says that a write by Route.Around, once the middleware has returned, fails and
-	// is logged. Without it such writes reach the first caller.
+	// Seals is true if a write by Route.Around, after the middleware has returned, fails and
+	// is logged. Otherwise such writes reach the first caller.
 	Seals bool
-	// Recovers says that Serve has the framework's recovery around the middleware, whose
+	// Recovers is true if Serve has the framework's recovery around the middleware, and its
 	// response to a panic reaches the client.
 	Recovers bool
-	// Compressed says that Serve has compression around the middleware. The client then
+	// Compressed is true if Serve has compression around the middleware. The client then
 	// accepts compressed responses.
 	Compressed bool
-	// Lacks are what the framework cannot do, each with the reason. What is said in place
-	// of it is in the ability's comment, and is tested.
+	// Lacks has the missing abilities of the framework, each with the reason. The replacement
+	// that its comment describes is tested.
 	Lacks map[Ability]string
 }
 
-// Ability is something that a framework may lack.
+// Ability is an ability that a framework may lack.
 type Ability string
 
 const (
-	// Streaming is that a part of a response reaches the first caller before its handler
-	// has returned. Without it the response is sent when the handler has returned.
+	// Streaming sends a part of a response to the first caller before the handler has
+	// returned. Without it the response is sent when the handler has returned.
 	Streaming Ability = "streaming"
-	// LateWrites is that what a handler leaves behind can safely hold the writer of the
-	// response. Without it Call.Writer is not called by such a handler.
+	// LateWrites lets a goroutine that outlives its handler hold the writer of the response.
+	// Without it such a handler does not call Call.Writer.
 	LateWrites Ability = "late writes"
-	// Missing is that a handler which wrote nothing can be told from one that means an
-	// empty response with status 200. Without it the empty response is an outcome.
+	// Missing distinguishes a handler without a response from an empty response with status
+	// 200. Without it the empty response is an outcome.
 	Missing Ability = "missing responses"
-	// Fields is that fields of one name come and go one by one. Without it they are joined
-	// with commas on the way (RFC 9110, section 5.3), and two keys are one that is not valid.
+	// Fields keeps header fields of one name separate. Without it they are joined with commas
+	// (RFC 9110, section 5.3), and two keys are one invalid key.
 	Fields Ability = "fields of one name"
-	// Again is that the handler of a middleware can be called twice for one request, as
+	// Again calls the handler of a middleware a second time for one request, as
 	// stethttp.Options.Tries does. Without it such a case is left out.
 	Again Ability = "repeated calls"
-	// Unrouted is that a request which has no route passes without a key. Without it such a
-	// request is refused if it has no key.
+	// Unrouted passes a request without a route and without a key. Without it such a request
+	// is refused.
 	Unrouted Ability = "requests without a route"
 	// Transactions are for adapters that have none.
 	Transactions Ability = "transactions"
 )
 
-// Call is one call of a handler, over the framework's context. Its methods do what a
-// handler would do that is written for the framework.
+// Call is one call of a handler, over the framework's context. Its methods use the framework
+// as its handlers do.
 type Call interface {
-	// Context returns the context that the handler gives to what it calls.
+	// Context returns the context for the handler's own calls.
 	Context() context.Context
-	// Param returns a parameter of the route, as the framework's router has found it.
+	// Param returns a parameter of the route, from the framework's router.
 	Param(name string) string
 	// Body reads the whole body of the request.
 	Body() ([]byte, error)
 	// AddHeader adds a field to the header of the response.
 	AddHeader(name, value string)
-	// Send answers with a whole response, by the framework's call for that.
+	// Send writes a whole response, by the framework's function for that.
 	Send(status int, contentType string, body []byte) error
-	// NoContent answers with a status and nothing else, by the framework's call for that
-	// (Gin: c.Status).
+	// NoContent writes a status alone, by the framework's function for that (Gin: c.Status).
 	NoContent(status int) error
-	// Writer returns the writer of the response's body. What is written to it without a
-	// status before has status 200.
+	// Writer returns the writer of the response's body. A write without a status has status
+	// 200.
 	Writer() io.Writer
-	// Flush sends what was written until now to the client, if the framework can.
+	// Flush sends the written bytes to the client, if the framework can.
 	Flush() error
-	// Abort ends the request with a status in the way the framework has for failures: an
-	// error of its own with a status (Echo, Fiber), AbortWithStatus (Gin), http.Error. With
-	// text "" there is no text but the framework's; other text is in the body.
+	// Abort ends the request with a status, by the framework's function for failures: its own
+	// error with a status (Echo, Fiber), AbortWithStatus (Gin), http.Error. The body has text,
+	// or only the framework's text if text is "".
 	Abort(status int, text string) error
 }
 

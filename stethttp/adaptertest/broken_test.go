@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// bug is what is wrong with an adapter of net/http.
+// bug is a defect of an adapter of net/http.
 type bug struct {
 	name   string
 	claims []string // that it breaks, and no others
@@ -29,7 +29,7 @@ type bug struct {
 	callTx func(c Call) Call
 	tx     bool // has the outer and the inner bug in transactions alone
 
-	stale  bool // ends the context of what is around
+	stale  bool // ends the context of outer middleware
 	once   bool // ignores Route.Twice
 	typos  bool // protects requests without a route
 	unmark bool // hides marks of errors
@@ -122,7 +122,7 @@ func (b *bug) wrapped(r Route) Route {
 	return r
 }
 
-// staled is h, with the bug that what is around is left with a context that has ended.
+// staled is h with the bug that outer middleware has a context that has ended.
 func (b *bug) staled(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if b.stale {
@@ -223,7 +223,7 @@ var broken = []bug{
 			next.ServeHTTP(noted, r)
 			*r.Context().Value(lateKey{}).(*int) = noted.note
 		}},
-	{name: "drops what is written without a status", claims: []string{"implicit 200", "streaming", "SSE"},
+	{name: "drops bytes that are written without a status", claims: []string{"implicit 200", "streaming", "SSE"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			next.ServeHTTP(&rewriter{ResponseWriter: w, body: func(w *rewriter, p []byte) []byte {
 				if !w.wrote {
@@ -302,7 +302,7 @@ var broken = []bug{
 			}()
 			next.ServeHTTP(w, r)
 		}},
-	{name: "takes what was written before a panic for the response", claims: []string{"panic after a write", "panic with a value", "panic after a flush"},
+	{name: "takes bytes before a panic for the response", claims: []string{"panic after a write", "panic with a value", "panic after a flush"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			in := &rewriter{ResponseWriter: w}
 			defer func() {
@@ -384,9 +384,9 @@ var broken = []bug{
 			next.ServeHTTP(hijacker{w, r.Context().Value(rawKey{}).(http.ResponseWriter)}, r)
 		}},
 	{name: "leaves the context of the run behind", stale: true, claims: []string{"replays end the chain"}},
-	{name: "protects once what is registered twice", once: true, claims: []string{"protected twice", "transaction, protected twice"}},
+	{name: "protects once a handler that is registered twice", once: true, claims: []string{"protected twice", "transaction, protected twice"}},
 	{name: "keeps the answer to a typo", typos: true, claims: []string{"unknown route"}},
-	{name: "runs again what was not found", claims: []string{"404 of a handler"}, outer: insteadOf(404)},
+	{name: "runs again after a 404", claims: []string{"404 of a handler"}, outer: insteadOf(404)},
 	{name: "hides marks of errors", unmark: true, claims: []string{"marked error"}},
 	{name: "calls a handler without its transaction", noTx: true, claims: []string{"no transaction"}},
 	{name: "loses the body of a second call", claims: []string{"called again", "transaction called again"},
@@ -420,8 +420,8 @@ var broken = []bug{
 			r.Body = io.NopCloser(io.LimitReader(r.Body, 64<<10))
 			next.ServeHTTP(w, r)
 		}},
-	{name: "runs unprotected what is too large", claims: []string{"body that is too large"}, outer: insteadOf(413)},
-	{name: "runs again what is not kept", claims: []string{"response that is too large to keep"}, outer: insteadOf(410)},
+	{name: "runs large bodies unprotected", claims: []string{"body that is too large"}, outer: insteadOf(413)},
+	{name: "runs again if the response is not stored", claims: []string{"response that is too large to store"}, outer: insteadOf(410)},
 	{name: "runs unprotected without a store", claims: []string{"store that is down"}, outer: func(w http.ResponseWriter, r *http.Request, protected, plain http.Handler) {
 		insteadOf(503, "application/problem+json")(w, r, protected, plain)
 	}},

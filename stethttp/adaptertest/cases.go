@@ -30,9 +30,9 @@ func show(h http.Header) string {
 // bank is a body with bytes that text does not have.
 var bank = []byte("paid\x00\xff\xfe\r\n 10 €")
 
-// answerCases are about the ways in which a handler answers.
+// answerCases are about the responses of a handler.
 var answerCases = []testCase{
-	{name: "replay byte for byte", why: "a retry must get what the first caller got: status, header and body; it may have been the first caller who got nothing of it",
+	{name: "replay byte for byte", why: "a retry must get the status, header and body of the first response, which may not have reached its caller",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				c.AddHeader("X-Order", "42")
@@ -50,12 +50,12 @@ var answerCases = []testCase{
 				f.Errorf("the header of the first response is %s", show(first.Header))
 			}
 		}},
-	{name: "204", why: "a response without content is a response: an adapter that waits for a write takes it for none",
+	{name: "204", why: "a response without content is a response, also for an adapter that waits for a write",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.NoContent(http.StatusNoContent) })
 			f.is("NoContent(204)", f.twice(), http.StatusNoContent, "")
 		}},
-	{name: "status alone", why: "some frameworks note a status down and write it when all middleware has returned, past stet",
+	{name: "status alone", why: "some frameworks write a status when all middleware has returned, without stet",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.NoContent(http.StatusAccepted) })
 			f.is("NoContent(202)", f.twice(), http.StatusAccepted, "")
@@ -68,7 +68,7 @@ var answerCases = []testCase{
 			})
 			f.is("a write", f.twice(), http.StatusOK, "paid")
 		}},
-	{name: "nothing written", why: "a handler that has answered nothing has produced no outcome: an empty 200 in its place would be told to the caller as a success",
+	{name: "nothing written", why: "a handler without a response has no outcome: an empty 200 would look like a success",
 		not: Missing, run: func(f *fixture) {
 			f.serve(func(Call) error { return nil })
 			f.refused("nothing written", f.post("{}"), 500, "response-missing")
@@ -76,7 +76,7 @@ var answerCases = []testCase{
 			f.ran(1)
 			f.loud()
 		}},
-	{name: "nothing written, which is allowed", why: "Options.AllowEmpty makes it an empty 200, which is then kept like any other",
+	{name: "nothing written, which is allowed", why: "Options.AllowEmpty makes it an empty 200, which is stored like any other",
 		run: func(f *fixture) {
 			o := f.options()
 			o.AllowEmpty = true
@@ -85,33 +85,33 @@ var answerCases = []testCase{
 		}},
 }
 
-// endingCases are about handlers that end otherwise than with a response of their own.
+// endingCases are about handlers that end without a response of their own.
 var endingCases = []testCase{
-	{name: "returned error", why: "the framework's error handler has to answer inside of the middleware: an answer that it gives outside is not kept, and the retry gets another",
+	{name: "returned error", why: "the framework's error handler must respond inside of the middleware: a response outside is not stored, and the retry gets another",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				c.AddHeader("X-Bank", "closed")
 				return errBank
 			})
 			if first := f.twice(); first.Status != f.adapter.ErrorStatus || first.Problem() != "" {
-				f.Errorf("got %v; want the answer of the framework's error handler, with status %d", first, f.adapter.ErrorStatus)
+				f.Errorf("got %v; want the response of the framework's error handler, with status %d", first, f.adapter.ErrorStatus)
 			}
 		}},
-	{name: "abort without body", why: "a handler that ends the request with a status alone has answered",
+	{name: "abort without body", why: "a handler that ends the request with a status alone has responded",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "") })
 			if first := f.twice(); first.Status != http.StatusPaymentRequired {
 				f.Errorf("got %v; want 402", first)
 			}
 		}},
-	{name: "abort with body", why: "the same, with a reason that retries must get, too",
+	{name: "abort with body", why: "the same with a reason, which retries must get",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "no money") })
 			if first := f.twice(); first.Status != http.StatusPaymentRequired || !strings.Contains(first.Body, "no money") {
 				f.Errorf("got %v; want 402 with the reason", first)
 			}
 		}},
-	{name: "panic", why: "a handler that panics may have had its effect: it does not run again, and the caller is not told that all went well",
+	{name: "panic", why: "a handler that panics may have had its effect: it does not run again, and the response is no success",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { panic(http.ErrAbortHandler) })
 			f.failed("the first", f.post("{}"))
@@ -119,7 +119,7 @@ var endingCases = []testCase{
 			f.refused("the retry", again, 500, "handler-panicked")
 			f.ran(1)
 		}},
-	{name: "panic after a write", why: "what was written before the panic is no response",
+	{name: "panic after a write", why: "bytes that were written before the panic are no response",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				_ = c.Send(http.StatusCreated, "text/plain", []byte("paid"))
@@ -129,7 +129,7 @@ var endingCases = []testCase{
 			f.failed("the retry", f.post("{}"))
 			f.ran(1)
 		}},
-	{name: "panic with a value", why: "recovery around the middleware answers for a handler that panicked; nothing that the handler wrote is in that response",
+	{name: "panic with a value", why: "recovery around the middleware responds after a panic, without any byte or field of the handler",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				c.AddHeader("X-Half", "done")
@@ -144,7 +144,7 @@ var endingCases = []testCase{
 			f.refused("the retry", f.post("{}"), 500, "handler-panicked")
 			f.ran(1)
 		}},
-	{name: "panic after a flush", not: Streaming, why: "a response that has begun is cut: the client must not take a part of it for the whole",
+	{name: "panic after a flush", not: Streaming, why: "a response that has begun is cut: the client must not take a part for the whole",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				_, _ = c.Writer().Write([]byte("begun"))
@@ -157,14 +157,14 @@ var endingCases = []testCase{
 			f.failed("the retry", f.post("{}"))
 			f.ran(1)
 		}},
-	{name: "404 of a handler", why: "an error with status 404 that a handler returns is its outcome, and not a route that is missing",
+	{name: "404 of a handler", why: "an error with status 404 that a handler returns is its outcome, not a missing route",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Abort(http.StatusNotFound, "") })
 			if first := f.twice(); first.Status != http.StatusNotFound {
 				f.Errorf("got %v; want 404", first)
 			}
 		}},
-	{name: "marked error", why: "stet.Retryable says that nothing was executed: the error is answered, and a retry runs again",
+	{name: "marked error", why: "stet.Retryable states that nothing was executed: the error gets its response, and a retry runs again",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				if f.runs.Load() == 1 {
@@ -173,14 +173,14 @@ var endingCases = []testCase{
 				return paid(c)
 			})
 			if r := f.post("{}"); r.Status < 500 || r.Problem() != "" || r.Replayed() {
-				f.Errorf("the first: got %v; want the answer of the framework's error handler", r)
+				f.Errorf("the first: got %v; want the response of the framework's error handler", r)
 			}
 			first := f.post("{}")
 			f.is("the second", first, 201, "paid")
 			f.replays(first, f.post("{}"))
 			f.ran(2)
 		}},
-	{name: "not executed", why: "a response that says that nothing was executed is passed on, and a retry runs again",
+	{name: "not executed", why: "a response that states that nothing was executed is sent and not stored, and a retry runs again",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				if f.runs.Load() == 1 {
@@ -196,9 +196,9 @@ var endingCases = []testCase{
 		}},
 }
 
-// requestCases are about what a request says, and how requests meet.
+// requestCases are about requests, and concurrent requests.
 var requestCases = []testCase{
-	{name: "repeated key", why: "two keys are two names for one request: which of them counts is not known, so it is refused",
+	{name: "repeated key", why: "a request with two keys is ambiguous, so it is refused",
 		run: func(f *fixture) {
 			f.serve(paid)
 			req := f.request("POST", "{}")
@@ -210,7 +210,7 @@ var requestCases = []testCase{
 			f.refused("two keys", f.do(req), 400, problem)
 			f.ran(0)
 		}},
-	{name: "key in the body", why: "a request that passes without a key has its body, although the middleware has read it",
+	{name: "key in the body", why: "a request without a key reaches its handler with its body, although the middleware has read it",
 		run: func(f *fixture) {
 			o := f.options()
 			o.Optional, o.KeyPolicy.Pointer = true, "/id"
@@ -237,7 +237,7 @@ var requestCases = []testCase{
 			f.refused("no key", f.post("{}", "Idempotency-Key", "-"), 400, "key-missing")
 			f.ran(0)
 		}},
-	{name: "another request with the key", why: "a key that is used for another request is a defect of the client's, who must not be told that the second was done",
+	{name: "another request with the key", why: "a key of another request is a defect of the client; the response must not be a success",
 		run: func(f *fixture) {
 			f.serve(paid)
 			f.is("the first", f.post(`{"amount":10}`), 201, "paid")
@@ -255,12 +255,12 @@ var requestCases = []testCase{
 			}
 			f.ran(2)
 		}},
-	{name: "route parameters", why: "the handler is called through the framework, so that its router's parameters are there",
+	{name: "route parameters", why: "the framework calls the handler, so its router's parameters are set",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Send(200, "text/plain", []byte("order "+c.Param("id"))) })
 			f.is("the parameter", f.twice(), 200, "order 42")
 		}},
-	{name: "run in the context", why: "the handler finds its run in the context that it gives to what it calls: its key for the bank, the declaration that nothing was executed",
+	{name: "run in the context", why: "the handler needs its run in the context: to derive keys, and to declare that nothing was executed",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				run := stet.FromContext(c.Context())
@@ -271,7 +271,7 @@ var requestCases = []testCase{
 			})
 			f.is("the run", f.twice(), 200, "a k")
 		}},
-	{name: "duplicate while running", why: "a duplicate that comes while the first runs must not run",
+	{name: "duplicate while running", why: "a duplicate must not run while the first runs",
 		run: func(f *fixture) {
 			entered, leave := newOnce(), newOnce()
 			f.serve(func(c Call) error {
@@ -288,7 +288,7 @@ var requestCases = []testCase{
 			again := f.post("{}")
 			f.refused("the duplicate", again, 409, "in-flight")
 			if again.Header.Get("Retry-After") == "" {
-				f.Errorf("it does not say when to ask again: %v", again)
+				f.Errorf("it has no Retry-After: %v", again)
 			}
 			waited := make(chan Reply, 1)
 			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
@@ -297,7 +297,7 @@ var requestCases = []testCase{
 			f.is("the duplicate that waits", <-waited, 201, "paid")
 			f.ran(1)
 		}},
-	{name: "client that leaves", why: "the operation goes on when its caller has gone, and the caller gets the outcome when he asks again",
+	{name: "client that leaves", why: "the operation continues when its caller leaves, and the caller's retry gets the outcome",
 		run: func(f *fixture) {
 			entered, leave := newOnce(), newOnce()
 			f.serve(func(c Call) error {
@@ -319,7 +319,7 @@ var requestCases = []testCase{
 			}()
 			wait(f, "the first run", entered.c)
 			cancel()
-			wait(f, "the client's leaving", gone)
+			wait(f, "the end of the client's call", gone)
 			waited := make(chan Reply, 1)
 			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
 			leave.close()
@@ -332,13 +332,13 @@ func paid(c Call) error { return c.Send(http.StatusCreated, "text/plain", []byte
 
 // streamCases are about responses that come in parts.
 var streamCases = []testCase{
-	{name: "streaming", why: "the first caller gets a part when the handler flushes it, and a retry gets the whole",
+	{name: "streaming", why: "the first caller gets a part when the handler flushes it, and a retry gets all parts",
 		run: func(f *fixture) { f.streams("text/plain", "begun\n", "paid\n") }},
-	{name: "SSE", why: "a stream of events is a response like any other: a retry gets all events",
+	{name: "SSE", why: "a stream of events is a response: a retry gets all events",
 		run: func(f *fixture) {
 			f.streams("text/event-stream", "event: begun\ndata: 1\n\n", "event: paid\ndata: 2\n\n")
 		}},
-	{name: "late write", why: "what a handler leaves behind must not write into its response, nor into the one that is kept, nor into another's",
+	{name: "late write", why: "a goroutine that outlives its handler must not write into a response, a stored response, or another's response",
 		not: LateWrites, run: func(f *fixture) {
 			answered, wrote := newOnce(), newOnce()
 			f.serve(func(c Call) error {
@@ -361,7 +361,7 @@ var streamCases = []testCase{
 			f.is("another request", f.post("{}", "Idempotency-Key", "other"), 201, "paid")
 			f.ran(2)
 		}},
-	{name: "hijack", why: "what a handler sends over a connection of its own could not be replayed; the error names the option for such requests",
+	{name: "hijack", why: "bytes over a hijacked connection could not be replayed; the error names the option for such requests",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				if w, ok := c.Writer().(http.ResponseWriter); ok {
@@ -415,7 +415,7 @@ func (f *fixture) streams(contentType, one, two string) {
 	defer cancel()
 	res, err := f.client.Do(f.request("POST", "{}").WithContext(ctx))
 	if err != nil {
-		f.Fatalf("the first caller has got nothing of what was flushed: %v", err)
+		f.Fatalf("the first caller has not received the flushed part: %v", err)
 	}
 	defer res.Body.Close()
 	part := make([]byte, len(one))
@@ -436,7 +436,7 @@ func (f *fixture) streams(contentType, one, two string) {
 
 // bodyCases are about sizes.
 var bodyCases = []testCase{
-	{name: "large body", why: "the handler reads the whole body although the middleware has read it before, and a large response is kept whole",
+	{name: "large body", why: "the handler reads the whole body although the middleware has read it, and a large response is stored whole",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error {
 				body, err := c.Body()
@@ -451,7 +451,7 @@ var bodyCases = []testCase{
 			f.replays(first, f.post(body))
 			f.ran(1)
 		}},
-	{name: "body that is too large", why: "what is larger than Options.MaxBody is refused before anything is executed",
+	{name: "body that is too large", why: "a body above Options.MaxBody is refused before anything is executed",
 		run: func(f *fixture) {
 			o := f.options()
 			o.MaxBody = 10
@@ -459,7 +459,7 @@ var bodyCases = []testCase{
 			f.refused("11 bytes", f.post("01234567890"), 413, "body-too-large")
 			f.ran(0)
 		}},
-	{name: "response that is too large to keep", why: "the first caller gets it whole, and a retry is told that the operation was executed",
+	{name: "response that is too large to store", why: "the first caller gets it whole, and a retry gets 410: executed before",
 		run: func(f *fixture) {
 			text := strings.Repeat("0123456789", 1000)
 			f.serveWith(stet.Options{Policy: stet.Policy{MaxResult: 1000}}, f.options(), "POST", func(c Call) error {
@@ -482,7 +482,7 @@ var storeCases = []testCase{
 			f.store.noClaim.Store(false)
 			f.is("afterwards", f.post("{}"), 201, "paid")
 		}},
-	{name: "outcome that is not durable", why: "a response leaves when its outcome is durable: a caller who was told of a success could get another answer later",
+	{name: "outcome that is not durable", why: "a response is sent when its outcome is durable: otherwise a retry could get another response after a success",
 		run: func(f *fixture) {
 			f.serve(paid)
 			f.store.noSettle.Store(true)

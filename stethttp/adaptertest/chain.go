@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-const whyTwice = "a middleware inside itself is a mistake of the wiring: nothing runs, and the key is free once it is corrected"
+const whyTwice = "a middleware inside itself is an error of the wiring: nothing runs, and the key is free once it is corrected"
 
 // chainCases are about middleware around and inside, and about requests without a route.
 var chainCases = []testCase{
@@ -41,7 +41,7 @@ var chainCases = []testCase{
 			f.refused("no key", f.post("{}", stethttp.DefaultHeader, "-"), 400, "key-missing")
 			f.ran(1)
 			if n := inside.Load(); n != 1 {
-				f.Errorf("what is inside ran %d times; want 1", n)
+				f.Errorf("the handlers inside ran %d times; want 1", n)
 			}
 			if len(seen) > 0 && !slices.Equal(seen, []int{201, 201, 422, 400}) {
 				f.Errorf("around, the statuses are %v", seen)
@@ -77,7 +77,7 @@ var chainCases = []testCase{
 			}
 			f.ran(3)
 			if n := inside.Load(); n != 3 {
-				f.Errorf("what is inside ran %d times; want 3", n)
+				f.Errorf("the handlers inside ran %d times; want 3", n)
 			}
 		}},
 	{name: "unknown route", chains: true, why: "the answer 404 or 405 of the framework is no outcome: the request may have been sent to a path with an error in it, and its key is free",
@@ -109,7 +109,7 @@ var chainCases = []testCase{
 		}},
 }
 
-const whySealed = "what is added to a response that is stored would reach the first caller, and no retry"
+const whySealed = "bytes that are added to a stored response would reach the first caller, and no retry"
 
 // sealed requires that writes around the response of a handler fail, and are logged once.
 func (f *fixture) sealed(handle func(Call) error, status int, body string) {

@@ -20,7 +20,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// patience bounds what has to happen soon; only failures use it up.
+// patience is the longest wait for an event; only failures reach it.
 var patience = 10 * time.Second
 
 // errBank is an error that no framework knows.
@@ -214,7 +214,7 @@ func (f *fixture) refused(what string, r Reply, status int, problem string) {
 	}
 }
 
-// failed requires that the client was not told that all went well.
+// failed requires that the response is no success.
 func (f *fixture) failed(what string, r Reply) {
 	f.Helper()
 	if r.Err == nil && r.Status < 500 {
@@ -222,7 +222,7 @@ func (f *fixture) failed(what string, r Reply) {
 	}
 }
 
-// loud requires that the log says what is wrong.
+// loud requires that the log names the fault.
 func (f *fixture) loud() {
 	f.Helper()
 	if !strings.Contains(f.log.String(), "level=ERROR") {

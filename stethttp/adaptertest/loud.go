@@ -44,7 +44,7 @@ var wrongCases = []wrongCase{
 	{"panic", func(Call) error { panic(http.ErrAbortHandler) }},
 }
 
-const whyLoud = "a wiring that cannot work must be found out by whoever tries it, and must not tell callers of outcomes that are not kept"
+const whyLoud = "a wiring that cannot work must fail when it is tried, and must not send outcomes that are not stored"
 
 // tryLoud reports whether the wiring was loud, and not right.
 func (c wrongCase) tryLoud(t testing.TB, wrong Adapter) (loud bool) {
@@ -82,7 +82,7 @@ func (c wrongCase) tryLoudTx(t testing.TB, wrong Adapter) (loud bool) {
 		f.rows(1)
 		return false
 	}
-	f.failed("the retry of what has failed", again)
+	f.failed("the retry of the failure", again)
 	f.rows(0)
 	return true
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// mute is net/http, wired in a way that says nothing of what is wrong with it.
+// mute is net/http with a wrong wiring that logs nothing.
 func mute(wire func(m *stethttp.Middleware, next http.Handler) http.Handler) Adapter {
 	return Adapter{Serve: func(t testing.TB, m *stethttp.Middleware, routes []Route) string {
 		mux := http.NewServeMux()

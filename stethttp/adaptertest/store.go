@@ -19,7 +19,7 @@ func (tx *Tx) Insert(row string) { tx.rows = append(tx.rows, row) }
 
 var errDown = errors.New("adaptertest: the store is down")
 
-// books is a store.TxStore over memory which can be told to fail.
+// books is a store.TxStore over memory whose calls can fail.
 type books struct {
 	*memory.Store
 	noClaim, noSettle, noCommit atomic.Bool

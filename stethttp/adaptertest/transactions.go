@@ -79,7 +79,7 @@ var txCases = []testCase{
 				}
 				tx.Insert("row")
 				if f.runs.Load() == 1 {
-					clear(body) // some frameworks lend it
+					clear(body) // some frameworks use it again
 					c.AddHeader("X-Half", "done")
 					return c.Send(http.StatusAccepted, "text/plain", []byte("first"))
 				}
@@ -107,7 +107,7 @@ var txCases = []testCase{
 		run: func(f *fixture) {
 			f.rollsBack(func(Call) error { return nil }, func(r Reply) bool { return r.Status == 500 && r.Problem() == "response-missing" })
 		}},
-	{name: "transaction that is not committed", tx: true, why: "the response leaves after the commit: a caller who was told of a success would lose it",
+	{name: "transaction that is not committed", tx: true, why: "the response is sent after the commit: otherwise a success could be lost",
 		run: func(f *fixture) {
 			f.serveTx(func(c Call, tx *Tx) error {
 				tx.Insert("row")

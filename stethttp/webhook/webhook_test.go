@@ -359,7 +359,7 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 		"no secret":       func(o *webhook.Options) { o.Verifier = webhook.GitHub() },
 		"an empty secret": func(o *webhook.Options) { o.Verifier = webhook.Stripe("a", "") },
 		"not base64":      func(o *webhook.Options) { o.Verifier = webhook.StandardWebhooks("whsec_!canary!") },
-		"unknown class":   func(o *webhook.Options) { o.Class = "nobody's" },
+		"unknown class":   func(o *webhook.Options) { o.Class = "missing" },
 		"short retention": func(o *webhook.Options) { o.Class = "short" },
 		"short result":    func(o *webhook.Options) { o.Class = "short result" },
 		"negative body":   func(o *webhook.Options) { o.MaxBody = -1 },
@@ -391,7 +391,7 @@ func FuzzVerify(f *testing.F) {
 			"Stripe-Signature": {signature}, "X-Github-Delivery": {id}, "X-Hub-Signature-256": {signature}}
 		for _, v := range []webhook.Verifier{webhook.StandardWebhooks(standardSecret), webhook.Stripe("s"), webhook.GitHub("s")} {
 			if _, _, err := v.Verify(h, body, sent); err == nil {
-				t.Errorf("%T accepts what nobody has signed", v)
+				t.Errorf("%T accepts an unsigned delivery", v)
 			}
 		}
 	})
