@@ -14,10 +14,10 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// unknown answers, in place of the response, that the outcome is unknown.
+// unknown responds that the outcome is unknown, in place of the handler's response.
 func (c *call) unknown(rw *capture) {
 	if !rw.retract() {
-		abort(c.w) // the end of the response would say that all is well
+		abort(c.w) // otherwise the response would end like a success
 	}
 	var hint time.Duration // none without a verifier
 	if p, _ := c.m.engine.Policy(c.op.Class); p.Verify != nil {
@@ -44,7 +44,7 @@ func (c *call) send(rw *capture, undone bool) {
 	switch {
 	case problem == nil:
 		if !undone {
-			rw.tell(c.expires, c.reason)
+			rw.addStoredFields(c.expires, c.reason)
 		}
 		rw.send()
 	case problem == &responseInvalid && rw.retract(): // which is stored
@@ -68,37 +68,31 @@ func (c *call) sendReleased(rw *capture, undone bool) {
 	if !rw.retract() {
 		abort(c.w)
 	}
-	problem := &outcomeUnknown
-	if undone {
-		problem = &notExecuted
-	}
-	c.m.refuse(c.w, problem, "", c.m.o.RetryAfter)
+	c.m.refuse(c.w, either(undone, &notExecuted, &outcomeUnknown), "", c.m.o.RetryAfter)
 }
 
 // inPlaceOf returns the problem in place of a response that cannot be sent, or nil.
 func (c *call) inPlaceOf(rw *capture, undone bool) *condition {
 	switch {
 	case rw.past, rw.missing && !c.m.o.AllowEmpty:
-		if undone {
-			return &responseMissingUndone
-		}
-		return &responseMissing
+		return either(undone, &responseMissingUndone, &responseMissing)
 	case rw.invalid:
-		if undone {
-			return &responseInvalidUndone
-		}
-		return &responseInvalid
+		return either(undone, &responseInvalidUndone, &responseInvalid)
 	case rw.over && rw.held:
-		if undone {
-			return &responseTooLarge
-		}
-		return &outcomeUnknown
+		return either(undone, &responseTooLarge, &outcomeUnknown)
 	default:
 		return nil
 	}
 }
 
-// refuse answers with what the engine's error means.
+func either(undone bool, ifUndone, otherwise *condition) *condition {
+	if undone {
+		return ifUndone
+	}
+	return otherwise
+}
+
+// refuse responds with the problem of an engine's error.
 func (c *call) refuse(err error) {
 	var hint time.Duration
 	if e, ok := errors.AsType[*stet.Error](err); ok {
@@ -138,7 +132,7 @@ func (c *call) refuse(err error) {
 	c.m.refuse(c.w, problem, detail, hint)
 }
 
-// mismatched says which part of the request differs; "" if it is not known.
+// mismatched returns the part of the request that differs; "" if it is not known.
 func mismatched(err error) string {
 	own, ok := errors.AsType[*stet.Error](err)
 	if !ok || own.Cause == nil {
@@ -147,8 +141,8 @@ func mismatched(err error) string {
 	return mismatch.detail + " " + strings.ToUpper(own.Cause.Error()[:1]) + own.Cause.Error()[1:] + "."
 }
 
-// applied says which preferences were honoured (RFC 7240, section 3): others, and
-// the preferred wait, if the answer is there within it, or it is over.
+// applied lists the preferences that were applied (RFC 7240, section 3): others, and the wait if
+// the outcome was there in time, or the wait is over.
 func (c *call) applied(answered bool, others ...string) {
 	list := others
 	if c.waits && (answered || time.Since(c.begun) >= c.wait) {
@@ -159,7 +153,7 @@ func (c *call) applied(answered bool, others ...string) {
 	}
 }
 
-// replay answers with the outcome that stands.
+// replay responds with the stored outcome.
 func (c *call) replay(run *stet.Lease) {
 	if err := unsendable(run.Outcome()); err != nil {
 		c.refuse(err)
@@ -170,11 +164,11 @@ func (c *call) replay(run *stet.Lease) {
 		return
 	}
 	c.expires = expiry(run.ForgottenAt)
-	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
+	c.sendStored(c.m.asHTTP(run.Outcome(), run.Attempt() == 0, nil), true)
 }
 
-// foreign refuses the result of another adapter that is in the form of a codec, which is
-// neither JSON nor text, unless the request asks for its media type.
+// foreign refuses a result of another adapter that is neither JSON nor text, unless the request
+// accepts its media type.
 func (c *call) foreign(out stet.Outcome) bool {
 	if out.Failed || out.Adapter != store.AdapterGo && out.Adapter != store.AdapterGRPC || out.Type == "" || len(out.Body) == 0 {
 		return false
@@ -200,7 +194,7 @@ func (c *call) foreign(out stet.Outcome) bool {
 	return true
 }
 
-// sendStored answers with a response that stands.
+// sendStored responds with a stored response.
 func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	h := c.w.Header()
 	codings, _ := field(out, "Content-Encoding")
@@ -246,8 +240,7 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	trail(h, trailer)
 }
 
-// allows reports whether stored CORS fields are for a request from this origin,
-// and not only for that of the first.
+// allows reports whether stored CORS fields apply to a request from this origin.
 func allows(allowed, origin []string) bool {
 	return len(origin) == 0 || slices.Equal(allowed, origin) || slices.Equal(allowed, []string{"*"})
 }

@@ -326,7 +326,7 @@ func (c *acceptance) refused() {
 	}
 }
 
-// refuseAcceptance answers with what the engine's error means.
+// refuseAcceptance responds with the problem of an engine's error.
 func (c *acceptance) refuseAcceptance(err error) {
 	switch own, ok := errors.AsType[*stet.Error](err); {
 	case ok && own.Kind == stet.KindDamaged:
@@ -435,7 +435,7 @@ func (a *Async) await(c *call, id store.ID) (stet.Status, error) {
 	return a.m.engine.Await(ctx, c.op.Scope, id)
 }
 
-// accepted answers that the operation is being seen to.
+// accepted responds with 202.
 func (c *acceptance) accepted(st stet.Status) {
 	if c.async {
 		c.applied(false, "respond-async")
@@ -445,8 +445,6 @@ func (c *acceptance) accepted(st stet.Status) {
 	id := st.Record.ID.String()
 	location := c.a.o.StatusURL + id
 	h := c.w.Header()
-	h.Set("Content-Type", jsonType)
-	h.Set("Cache-Control", noStore)
 	h.Set("Location", location)
 	problem.RetryAfter(h, c.a.retryAfter)
 	if !st.New {
@@ -457,7 +455,6 @@ func (c *acceptance) accepted(st stet.Status) {
 		StatusURL string `json:"status_url"`
 	}{id, location}) // strings never fail
 	fault.At(fault.ResponseBefore)
-	c.w.WriteHeader(http.StatusAccepted)
-	_, _ = c.w.Write(append(body, '\n')) // the client may have left
+	writeJSON(c.w, http.StatusAccepted, append(body, '\n'))
 	fault.At(fault.ResponseAfter)
 }

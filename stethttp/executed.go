@@ -70,9 +70,9 @@ func (c *capture) unmarked(header http.Header) http.Header {
 	return header
 }
 
-// tell says of a stored response, unless it was begun, until when its key is remembered, and where
-// its status does not say so, whether the operation was executed.
-func (c *capture) tell(expires string, reason store.Reason) {
+// addStoredFields adds to a stored response, unless it has begun, how long its key is remembered,
+// and whether the operation was executed if the status does not say so.
+func (c *capture) addStoredFields(expires string, reason store.Reason) {
 	if c.begun {
 		return
 	}

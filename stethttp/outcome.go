@@ -54,7 +54,7 @@ func StoredResponse(out stet.Outcome) (status int, header http.Header, body []by
 	if err := unsendable(out); err != nil {
 		return 0, nil, nil, err
 	}
-	out = (&Middleware{o: Options{Advanced: Advanced{ProblemBase: DefaultProblemBase}}}).told(out, false, nil)
+	out = (&Middleware{o: Options{Advanced: Advanced{ProblemBase: DefaultProblemBase}}}).asHTTP(out, false, nil)
 	header = http.Header{}
 	for prefix, fields := range map[string][]store.Field{"": out.Header, http.TrailerPrefix: out.Trailer} {
 		for _, f := range fields {
@@ -104,10 +104,10 @@ func unsendable(out stet.Outcome) error {
 	return &stet.Error{Kind: stet.KindDamaged, Execution: executionOf(out), Cause: cause}
 }
 
-// told returns the response of an outcome, of any adapter; net/http can send it. It must
-// not be Gone. never says that the operation was never begun; failure words the failure
-// of a worker, and may be nil.
-func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
+// asHTTP returns the response of an outcome of any adapter, which net/http can send. The outcome
+// must not be Gone. never is true if the operation was never begun. failure makes the status and
+// the detail of a worker's failure, and may be nil.
+func (m *Middleware) asHTTP(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
 	err := unsendable(out)
 	switch {
 	case err != nil:
@@ -170,19 +170,19 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 	if out.Adapter == store.AdapterGRPC { // metadata of gRPC, which no HTTP handler has set
 		out.Header, out.Trailer = nil, nil
 	}
-	told := response(status, m.filter.fields(headerOf(out.Header), nil), out.Body)
-	told.Trailer, told.Trace = m.filter.trailers(headerOf(out.Trailer), nil), out.Trace
+	res := response(status, m.filter.fields(headerOf(out.Header), nil), out.Body)
+	res.Trailer, res.Trace = m.filter.trailers(headerOf(out.Trailer), nil), out.Trace
 	switch {
 	case len(out.Body) == 0:
-		told.Type = ""
+		res.Type = ""
 	case out.Type != "" && sendable(out.Type):
-		told.Type = out.Type
-	case told.Type == "" && json.Valid(out.Body):
-		told.Type = jsonType
-	case told.Type == "":
-		told.Type = binaryType
+		res.Type = out.Type
+	case res.Type == "" && json.Valid(out.Body):
+		res.Type = jsonType
+	case res.Type == "":
+		res.Type = binaryType
 	}
-	return told
+	return res
 }
 
 // headerOf converts fields of another adapter, without the fields that HTTP cannot send.

@@ -84,21 +84,20 @@ var (
 		"The server could not begin the operation.", false, stet.NotExecuted}
 )
 
-// as is the condition of an operation that has ended, where nothing else is known
-// of it than whether it was executed.
+// as returns the condition of an operation that has ended, if only its execution is known.
 func (c *condition) as(x stet.Execution) *condition {
 	if x == c.execution {
 		return c
 	}
-	said := *c
-	said.execution, said.detail = x, "The operation failed, and may have been executed. Its stored result has expired or cannot be read. It does not run again."
+	changed := *c
+	changed.execution, changed.detail = x, "The operation failed, and may have been executed. Its stored result has expired or cannot be read. It does not run again."
 	if x == stet.NotExecuted {
-		said.detail = "The operation was cancelled before it began. It will not run."
+		changed.detail = "The operation was cancelled before it began. It will not run."
 	}
-	return &said
+	return &changed
 }
 
-// What only accepted operations meet.
+// Conditions of accepted operations.
 var (
 	methodNotAllowed = condition{"method-not-allowed", 405, "Method not allowed",
 		"The Allow header lists the methods of this resource.", false, stet.NotExecuted}

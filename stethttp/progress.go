@@ -3,20 +3,21 @@ package stethttp
 import (
 	"encoding/json"
 	"io"
+	"net/http"
 	"strings"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 )
 
-// HeaderProgress is the field by which what does the work says which run it is: see
+// HeaderProgress is the header with which a worker names its run in a report of progress: see
 // Async.Status. Its value is a secret while the run continues.
 const HeaderProgress = "Stet-Progress"
 
 // maxReport bounds the content of a progress, in bytes.
 const maxReport = 16 << 10
 
-// What a token begins with.
+// The prefixes of a token.
 const (
 	repeatableToken = "r."
 	onceToken       = "o."
@@ -31,9 +32,9 @@ func ProgressToken(c store.Claim, repeatable bool) string {
 	return onceToken + c.String()
 }
 
-// report stores what does the work says of its progress.
+// report stores the progress of a run.
 func (c *lookup) report() {
-	var said struct {
+	var progress struct {
 		Fraction *float64 `json:"fraction"`
 		Message  string   `json:"message"`
 	}
@@ -48,15 +49,15 @@ func (c *lookup) report() {
 	}
 	id, wrong := store.ParseID(c.r.URL.Path[strings.LastIndexByte(c.r.URL.Path, '/')+1:])
 	if err != nil || wrong != nil || id != claim.ID {
-		c.m.refuse(c.w, &operationNotFound, "", 0) // as to anybody who has no token
+		c.m.refuse(c.w, &operationNotFound, "", 0) // the same without a token
 		return
 	}
 	d := json.NewDecoder(io.LimitReader(c.r.Body, maxReport))
-	if err := d.Decode(&said); err != nil || d.More() || said.Fraction == nil || !(*said.Fraction >= 0 && *said.Fraction <= 1) {
+	if err := d.Decode(&progress); err != nil || d.More() || progress.Fraction == nil || !(*progress.Fraction >= 0 && *progress.Fraction <= 1) {
 		c.m.refuse(c.w, &progressInvalid, "", 0)
 		return
 	}
-	cancelling, err := c.m.engine.Progress(c.r.Context(), claim, repeatable, *said.Fraction, said.Message)
+	cancelling, err := c.m.engine.Progress(c.r.Context(), claim, repeatable, *progress.Fraction, progress.Message)
 	switch stet.KindOf(err) {
 	case 0:
 	case stet.KindFenced:
@@ -66,10 +67,7 @@ func (c *lookup) report() {
 		c.m.refuse(c.w, &statusUnavailable, "", c.m.o.RetryAfter)
 		return
 	}
-	h := c.w.Header()
-	h.Set("Content-Type", jsonType)
-	h.Set("Cache-Control", noStore)
-	_, _ = c.w.Write(line(struct { // the worker may have left
+	writeJSON(c.w, http.StatusOK, line(struct {
 		Cancelling bool `json:"cancelling"`
 	}{cancelling}))
 }

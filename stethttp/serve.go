@@ -23,10 +23,10 @@ const maxWaitingBody = 64 << 10
 
 // guard is a protected handler.
 type guard struct {
-	m     *Middleware
-	next  http.Handler
-	wrong string      // with how it is wired
-	told  atomic.Bool // the log, of a keyed request that passed
+	m      *Middleware
+	next   http.Handler
+	wrong  string      // the fault of the wiring, or ""
+	logged atomic.Bool // that a request with a key passed
 }
 
 // call is one request that is protected.
@@ -58,7 +58,7 @@ type call struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
-	if len(keys) > 0 && !m.protects(r.Method) && !g.told.Swap(true) {
+	if len(keys) > 0 && !m.protects(r.Method) && !g.logged.Swap(true) {
 		m.log().WarnContext(r.Context(), "stethttp: a request with a key passed unprotected, as its method is not among Options.Methods: a retry runs again. It is logged once for each handler",
 			slog.String("method", r.Method), slog.String("pattern", r.Pattern))
 	}
@@ -97,8 +97,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.serve()
 }
 
-// protects reports whether a method is a protected one. Methods that differ in case
-// are others, but not for each handler behind.
+// protects reports whether a method is protected. It ignores case, as some handlers do.
 func (m *Middleware) protects(method string) bool {
 	return slices.ContainsFunc(m.o.Methods, func(protected string) bool { return strings.EqualFold(protected, method) })
 }
@@ -143,9 +142,8 @@ func (c *call) unread(err error, limit int64) {
 	c.m.refuse(c.w, &bodyUnreadable, "", 0)
 }
 
-// name finds out which operation the request names, from its header alone, unless
-// KeyPolicy.Pointer has had the body read before: a client that waits for 100 Continue
-// is refused before it sends its body.
+// name finds the operation of the request. Unless KeyPolicy.Pointer is set, the body was not read:
+// a client that waits for 100 Continue is refused before it sends its body.
 func (c *call) name(keys []string) (problem *condition, detail string) {
 	m, r := c.m, c.r
 	key, problem, detail := c.key(keys)
@@ -173,7 +171,7 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 	return nil, ""
 }
 
-// label returns what the operation is called, and its reference.
+// label returns the name of the operation, and its reference.
 func (g *guard) label(r *http.Request) (name, ref string) {
 	m := g.m
 	switch {
@@ -190,7 +188,7 @@ func (g *guard) label(r *http.Request) (name, ref string) {
 	return store.LabelText(name), ref
 }
 
-// findScope finds out whose operation it is.
+// findScope finds the owner of the key.
 func (c *call) findScope() *condition {
 	scope, err := c.m.o.Scope(c.r)
 	if err != nil {
@@ -208,7 +206,7 @@ func (c *call) findScope() *condition {
 	return nil
 }
 
-// prefer finds out how long the request prefers to wait, if it says so.
+// prefer finds how long the request prefers to wait.
 func (c *call) prefer() {
 	if prefer := c.r.Header["Prefer"]; len(prefer) > 0 && c.m.o.MaxWait > 0 {
 		if c.wait, c.waits = preferredWait(prefer); c.waits {
@@ -244,7 +242,7 @@ func (c *call) close() {
 	}
 }
 
-// end ends what the handler did with the request.
+// end closes the body, and keeps a form of the handler for its removal.
 func (c *call) end() {
 	c.close()
 	if c.inner != nil && c.r.MultipartForm == nil {
@@ -290,7 +288,7 @@ func (c *call) failOpen(err error) {
 // run runs the handler under the lease, and sends its response, or the rest of it, once
 // the run has ended.
 func (c *call) run(run *stet.Lease, rw *capture) {
-	unknown := false   // the handler says so
+	unknown := false   // the handler has declared so
 	var returned error // by the handler, if it counts
 	out, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
@@ -356,7 +354,7 @@ func (c *call) outcome(run *stet.Run, rw *capture) stet.Outcome {
 	return out
 }
 
-// failed logs what went wrong with a run. The ID is a digest.
+// failed logs a failure of a run. The ID is a digest.
 func (c *call) failed(run *stet.Lease, what string, err error) {
 	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", run.ID().String()),
 		slog.String("class", c.op.Class), slog.Int64("fence", run.Fence()), slog.Any("error", err))

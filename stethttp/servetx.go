@@ -48,7 +48,7 @@ func (c *call) serveTx() {
 	switch {
 	case rw != nil && err == nil && !run.Replayed():
 		defer rw.free()
-		rw.tell(expiry(run.ForgottenAt), run.Outcome().Reason)
+		rw.addStoredFields(expiry(run.ForgottenAt), run.Outcome().Reason)
 		rw.send()
 	case again.Aborted(err):
 		drop()

@@ -84,8 +84,7 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // has in its header.
 const ByKey = "by-key"
 
-// identify finds out which operation is asked for. It is false if the request has been
-// answered.
+// identify finds the operation of the request. It is false if a problem was written.
 func (c *lookup) identify() bool {
 	last := c.r.URL.Path[strings.LastIndexByte(c.r.URL.Path, '/')+1:]
 	if last == ByKey {
@@ -108,8 +107,8 @@ func (c *lookup) identify() bool {
 	return err == nil
 }
 
-// find looks the operation up, and waits for its end if the request prefers that.
-// It is false if the request has been answered.
+// find reads the operation, and waits for its end if the request prefers that. It is false if a
+// problem was written.
 func (c *lookup) find() (st stet.Status, ok bool) {
 	var err error
 	if c.waits && c.wait > 0 {
@@ -120,7 +119,7 @@ func (c *lookup) find() (st stet.Status, ok bool) {
 	return st, c.found(st, err)
 }
 
-// found answers in place of the status if there is none to tell.
+// found writes a problem, and returns false, if there is no status.
 func (c *lookup) found(st stet.Status, err error) bool {
 	if err == nil && st.Record.State.Settled() {
 		err = unsendable(st.Outcome)
@@ -143,24 +142,28 @@ func (c *lookup) found(st stet.Status, err error) bool {
 func (c *lookup) get() {
 	if st, ok := c.find(); ok {
 		c.applied(st.Record.State.Settled())
-		c.tell(http.StatusOK, st)
+		c.writeStatus(http.StatusOK, st)
 	}
 }
 
-// tell answers with the status.
-func (c *lookup) tell(status int, st stet.Status) {
-	h := c.w.Header()
-	h.Set("Content-Type", jsonType)
-	h.Set("Cache-Control", noStore)
-	if after := c.a.nextLook(st); after > 0 {
-		problem.RetryAfter(h, after)
+// writeStatus responds with the status.
+func (c *lookup) writeStatus(status int, st stet.Status) {
+	if after := c.a.nextChange(st); after > 0 {
+		problem.RetryAfter(c.w.Header(), after)
 	}
-	c.w.WriteHeader(status)
-	_, _ = c.w.Write(c.a.statusOf(st)) // the client may have left
+	writeJSON(c.w, status, c.a.statusOf(st))
 }
 
-// nextLook is when something may have changed; 0 if nothing is going to.
-func (a *Async) nextLook(st stet.Status) time.Duration {
+// writeJSON responds with a JSON text that must not be cached.
+func writeJSON(w http.ResponseWriter, status int, text []byte) {
+	w.Header().Set("Content-Type", jsonType)
+	w.Header().Set("Cache-Control", noStore)
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // the client may have left
+}
+
+// nextChange is when the status may have changed; 0 after the end.
+func (a *Async) nextChange(st stet.Status) time.Duration {
 	switch st.Record.State {
 	case store.Accepted, store.Running, store.Retryable:
 		return a.retryAfter
@@ -173,12 +176,12 @@ func (a *Async) nextLook(st stet.Status) time.Duration {
 
 func (c *lookup) cancel() {
 	st, err := c.m.engine.Cancel(c.r.Context(), c.op.Scope, c.id)
-	if stet.KindOf(err) == stet.KindInvalid { // it was not accepted, but runs
+	if stet.KindOf(err) == stet.KindInvalid { // it runs and was not accepted
 		c.m.refuse(c.w, &notCancellable, "Only accepted operations can be cancelled.", 0)
 		return
 	}
 	const unknown = "Whether the operation was executed is not known, and it does not run any more."
-	if stet.KindOf(err) == stet.KindUnknown { // it waits for a worker, which will find that out
+	if stet.KindOf(err) == stet.KindUnknown { // a worker will resolve it
 		c.m.refuse(c.w, &notCancellable, unknown, 0)
 		return
 	}
@@ -194,10 +197,10 @@ func (c *lookup) cancel() {
 	switch {
 	case cancelled(st):
 		c.applied(true)
-		c.tell(http.StatusOK, st)
+		c.writeStatus(http.StatusOK, st)
 	case st.Record.State == store.Running || st.Record.State == store.Accepted:
 		c.applied(false)
-		c.tell(http.StatusAccepted, st)
+		c.writeStatus(http.StatusAccepted, st)
 	case st.Record.State == store.Unknown:
 		c.m.refuse(c.w, &notCancellable, unknown, 0)
 	default:

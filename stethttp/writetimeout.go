@@ -15,10 +15,9 @@ const (
 // errStalled ends a stream whose client does not take it.
 var errStalled = errors.New("stethttp: the client takes the response too slowly")
 
-// attend makes a capture that of a run: a client that takes a stream slowly, or
-// not, gets half of the run's time, and is then cut off. Otherwise it could
-// hold the handler until the run is over, and the operation would be unknown. A
-// server with a WriteTimeout has said itself how long a client may take.
+// attend sets the run of a capture. A client that reads a stream slowly is disconnected after half
+// of the run's time. Otherwise it could hold the handler until the run's end, and the operation
+// would be unknown. A WriteTimeout of the server replaces this limit.
 func (c *capture) attend(run context.Context, r *http.Request) {
 	c.ctx = run
 	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
@@ -27,7 +26,7 @@ func (c *capture) attend(run context.Context, r *http.Request) {
 	}
 }
 
-// push passes something on to the client with do, which may wait for it.
+// push calls do, which sends to the client and may block.
 func (c *capture) push(do func() error) error {
 	if !c.timed || c.done {
 		return do()
