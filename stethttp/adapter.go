@@ -16,10 +16,9 @@ func (m *Middleware) Log() *slog.Logger { return m.log() }
 // InTx reports whether ctx is that of a request which runs in a transaction of NewTx.
 func InTx(ctx context.Context) bool { return ctx.Value(txType{}) != nil }
 
-// NoRoute is for adapters of frameworks that run their middleware for a request before they
-// find that no handler is there for it. It says, in the context of the run, that nothing was
-// executed, whatever the answer is, and that the key is free for another request: it may
-// have been sent to a path with an error in it. Outside of a run it does nothing.
+// NoRoute is for adapters of frameworks that run middleware before they find that a request has no
+// handler. It states that nothing was executed, and frees the key for another request, because
+// the path may have been wrong. ctx is the run's context; outside a run it does nothing.
 func NoRoute(ctx context.Context) {
 	if run := stet.FromContext(ctx); run != nil {
 		run.Declare(stet.NotExecuted, 0)
@@ -51,7 +50,7 @@ type failure struct {
 	ended bool // it is that of the run's context
 }
 
-// counts is what of it counts under a lease, where the answer decides of the rest.
+// counts returns the error if it decides the end of a lease; otherwise the response decides.
 func (f failure) counts() error {
 	if f.Any() || f.ended {
 		return f.error

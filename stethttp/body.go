@@ -29,8 +29,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 var errConsumed = errors.New("something before this middleware has read the request's body, or a part of it (ParseForm and FormValue do, in Options.Scope, Class or Skip as well); " +
 	"it must leave the body alone, or put it back whole, and set ContentLength where it has another length then")
 
-// consumed returns errConsumed if n bytes cannot be all that there was of a body:
-// its fingerprint would be that of less than what the handler finds in a form.
+// consumed returns errConsumed if n bytes cannot be the whole body. Different requests would then
+// have the same fingerprint.
 func consumed(r *http.Request, n int) error {
 	short := int64(n) < r.ContentLength
 	switch {

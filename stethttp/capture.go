@@ -19,12 +19,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Errors of what a response writer of a protected handler cannot do.
+// Errors of the response writer of a protected handler.
 var (
 	errReturned = errors.New("stethttp: write after the handler returned")
-	errHijack   = fmt.Errorf("stethttp: a response that is kept for retries cannot be hijacked; Options.Skip lets such requests through: %w", errors.ErrUnsupported)
+	errHijack   = fmt.Errorf("stethttp: a response that is stored for retries cannot be hijacked; Options.Skip passes such requests: %w", errors.ErrUnsupported)
 	errCut      = errors.New("stethttp: the response is shorter than its Content-Length")
-	errTooLarge = errors.New("stethttp: the response is larger than can be kept (Policy.MaxResult), or in a transaction held back (16 MiB)")
+	errTooLarge = errors.New("stethttp: the response is larger than Policy.MaxResult, or in a transaction than 16 MiB")
 )
 
 // maxHeld bounds a response that is held back until its outcome is durable, in bytes, if the
@@ -198,7 +198,7 @@ func (c *capture) admit(n int) (over bool, err error) {
 	return c.over, nil
 }
 
-// room is how many bytes of content are kept.
+// room is the most bytes of content that are held.
 func (c *capture) room() int {
 	if c.held {
 		return max(c.limit, maxHeld)
@@ -206,10 +206,10 @@ func (c *capture) room() int {
 	return c.limit
 }
 
-// pass passes on content that is not kept. The last byte of a declared length
-// stays behind, so that the response cannot end before its outcome is durable.
+// pass sends content that is not held. It holds the last byte of a declared length, so that the
+// response cannot end before its outcome is durable.
 func (c *capture) pass(p []byte) (int, error) {
-	if c.ctx.Err() != nil { // nothing else might ever end an endless response
+	if c.ctx.Err() != nil { // this ends an endless response
 		return 0, context.Cause(c.ctx)
 	}
 	now := p
@@ -224,7 +224,7 @@ func (c *capture) pass(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// begin gives the header to the real writer.
+// begin writes the header to the real writer.
 func (c *capture) begin() {
 	if c.begun {
 		return
@@ -241,7 +241,7 @@ func (c *capture) begin() {
 	c.w.WriteHeader(c.status)
 }
 
-// detect finds the content type as net/http would, so that it is stored too.
+// detect sets the content type that net/http would, so that it is stored.
 func (c *capture) detect() {
 	coded := c.final.Get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.Get("Transfer-Encoding") != ""
 	if _, typed := c.final["Content-Type"]; !typed && !coded && len(c.content) > 0 {
@@ -282,7 +282,7 @@ func (c *capture) FlushError() error {
 		c.forward(n)
 	}
 	if c.left {
-		return nil // as Write says
+		return nil // see Write
 	}
 	if err := c.push(http.NewResponseController(c.w).Flush); err != nil && (c.over || errors.Is(err, http.ErrNotSupported)) {
 		return err
@@ -298,7 +298,7 @@ func (c *capture) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline is for http.ResponseController.
 func (c *capture) SetWriteDeadline(t time.Time) error {
 	return c.control(func(rc *http.ResponseController) error {
-		c.timed = false // from now on it is the handler's
+		c.timed = false // the handler has its own
 		return rc.SetWriteDeadline(t)
 	})
 }
@@ -308,7 +308,7 @@ func (c *capture) EnableFullDuplex() error {
 	return c.control((*http.ResponseController).EnableFullDuplex)
 }
 
-// control lets the handler, but nothing that it left behind, at the connection.
+// control calls do, unless the handler has returned.
 func (c *capture) control(do func(*http.ResponseController) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,7 +318,7 @@ func (c *capture) control(do func(*http.ResponseController) error) error {
 	return do(http.NewResponseController(c.w))
 }
 
-// Hijack implements http.Hijacker, to say why not.
+// Hijack implements http.Hijacker. It returns an error that names Options.Skip.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errHijack }
 
 // finish ends the handler's part. Later writes change nothing.
@@ -378,15 +378,15 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	return out, nil
 }
 
-// untyped reports whether the first caller gets content without a type, which
-// net/http must not add for others.
+// untyped reports whether the first caller gets content without a type. net/http must not add one
+// to a replay.
 func (c *capture) untyped() bool {
 	_, typed := c.final["Content-Type"]
 	_, before := c.outer["Content-Type"] // its removal is stored anyway
 	return !typed && !before && len(c.content) > 0
 }
 
-// send gives the caller the rest of the response, whose outcome is durable.
+// send sends the rest of the response. The outcome is durable.
 func (c *capture) send() {
 	fault.At(fault.ResponseBefore)
 	c.begin()
@@ -395,8 +395,8 @@ func (c *capture) send() {
 	fault.At(fault.ResponseAfter)
 }
 
-// trail makes the trailers of a response whose header was written those in
-// trailer. A field that the header has, too, is a trailer only if it is there.
+// trail sets the trailers of a response whose header was written. A field of the header is a
+// trailer only if trailer has it.
 func trail(h, trailer http.Header) {
 	for name := range h {
 		if _, ok := trailer[name]; !ok && isTrailer(name, h["Trailer"]) {

@@ -9,17 +9,17 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// resolution is what a response says of its operation.
+// class is the meaning of a response for its operation.
 type class uint8
 
 const (
 	kept   class = iota // an outcome to store, completed
 	failed              // an outcome to store, failed; in a transaction it is rolled back, and stored only by some Responses
 	undone              // nothing was executed
-	absent              // nothing: it is no response of the handler's
+	absent              // not known: the handler has not responded
 )
 
-// classify decides what a finished response means for the run.
+// classify returns the class of a finished response.
 func (c *call) classify(run *stet.Run, rw *capture) class {
 	switch {
 	case run.Declared() == stet.MayHaveExecuted:
@@ -62,7 +62,7 @@ func (c *call) classify(run *stet.Run, rw *capture) class {
 // executing reports whether the handler has called Executing.
 func (c *call) executing() bool { return c.ctx != nil && c.ctx.executing.Load() }
 
-// complain logs a fault in the wiring of a handler.
+// complain logs a fault of the wiring.
 func (c *call) complain(what string) {
 	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
 		slog.String("class", c.op.Class))

@@ -27,8 +27,7 @@ func expiry(at time.Time) string {
 	return at.UTC().Format(http.TimeFormat)
 }
 
-// refusing reports whether a client may take a response for one before which nothing was
-// executed.
+// refusing reports whether a client may conclude from a response that nothing was executed.
 func refusing(status int, contentType string) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,

@@ -20,7 +20,7 @@ import (
 // body with more is hashed unchanged.
 const maxParts = 1024
 
-// overrideHeaders change what a POST asks for, where a server obeys them.
+// overrideHeaders change the method of a POST on some servers.
 var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
 // digest makes the operation's fingerprint. It is false if the request was refused.
@@ -44,8 +44,8 @@ func (c *call) digest(body []byte) bool {
 	return false
 }
 
-// fingerprint digests what a request asks for: the method, what overrides it,
-// the request target as it was sent, content type, content coding and body.
+// fingerprint digests the method, the headers that override it, the request target as it was
+// sent, content type, content coding and body.
 func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint {
 	contentType := comparedType(strings.Join(r.Header["Content-Type"], ", "))
 	coding := strings.Join(r.Header["Content-Encoding"], ", ")
@@ -121,8 +121,7 @@ func target(r *http.Request) string {
 	return r.URL.RequestURI() // not sent to a server
 }
 
-// appendFields appends the fields of those names; the line feed ends each
-// unambiguously, because no name or value has one.
+// appendFields appends the fields with these names, each with a line feed, which no field has.
 func appendFields(b []byte, h map[string][]string, names []string) []byte {
 	for _, name := range names {
 		for _, v := range h[name] {

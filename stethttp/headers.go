@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// headerFilter says which response headers are stored.
+// headerFilter selects the stored response headers.
 type headerFilter struct {
 	keep, drop map[string]bool // keep is nil for all; a field in both is dropped
 }
@@ -31,8 +31,7 @@ func newHeaderFilter(o Options) headerFilter {
 }
 
 // neverStored reports whether a response header, canonically named, is about the connection or the
-// moment, and not about the outcome (RFC 9110, section 7.6.1). connection are
-// the values of the Connection header, whose fields are among them.
+// moment (RFC 9110, section 7.6.1). connection has the values of the Connection header.
 func neverStored(name string, connection []string) bool {
 	switch name {
 	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade":

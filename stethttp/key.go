@@ -14,7 +14,7 @@ const (
 	maxKeyField = 4096
 )
 
-// flaw is the reason why a key is refused, for the client. "" means none.
+// flaw is the reason for the refusal of a key, for the client; "" for none.
 type flaw string
 
 const (
@@ -42,7 +42,7 @@ func parseKey(field string, strict, foldCase bool) (string, flaw) {
 		}
 	case strict:
 		return "", keyUnquoted
-	case strings.Contains(key, ","): // what joins fields of one name: RFC 9110, section 5.3
+	case strings.Contains(key, ","): // proxies join fields of one name: RFC 9110, section 5.3
 		return "", keyComma
 	}
 	return checkKey(key, foldCase)

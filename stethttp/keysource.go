@@ -63,7 +63,7 @@ func (p KeyPolicy) check() error {
 	return nil
 }
 
-// refuses returns why a key is not good enough; "" if it is.
+// refuses returns the reason for the refusal of a key; "" for none.
 func (p KeyPolicy) refuses(key string) flaw {
 	switch {
 	case p.UUID && !uuidForm.MatchString(key):
@@ -79,7 +79,7 @@ func (p KeyPolicy) refuses(key string) flaw {
 // uuidForm is that of UUIDs with a version.
 var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`)
 
-// entropy is how many bits a key seems to have: see KeyPolicy.MinEntropy.
+// entropy estimates the bits of a key: see KeyPolicy.MinEntropy.
 func entropy(key string) (bits float64) {
 	var count [256]int
 	for i := range len(key) {
@@ -113,7 +113,7 @@ func parsePointer(option, pointer string) ([]string, error) {
 	return steps, nil
 }
 
-// pointed is what a pointer leads to in a body.
+// pointed is the value at a pointer in a body.
 type pointed struct {
 	there  bool
 	twice  bool // a name on the way is there more than once
@@ -122,8 +122,7 @@ type pointed struct {
 	value  string // a string, or the literal of a number
 }
 
-// follow returns what steps lead to in a body, which is not there unless the body is a
-// JSON text. null counts as not there.
+// follow returns the value at steps in a body. null, and content that is not JSON, has none.
 func follow(body []byte, steps []string) pointed {
 	if !json.Valid(body) {
 		return pointed{}
@@ -137,7 +136,7 @@ func follow(body []byte, steps []string) pointed {
 	return found
 }
 
-// walk reads one value and returns what steps lead to in it.
+// walk reads one value and returns the value at steps in it.
 func walk(dec *json.Decoder, steps []string) (found pointed, err error) {
 	if len(steps) == 0 {
 		var raw json.RawMessage
@@ -158,7 +157,7 @@ func walk(dec *json.Decoder, steps []string) (found pointed, err error) {
 	}
 	open, ok := t.(json.Delim)
 	if !ok {
-		return pointed{}, nil // a value that has nothing in it
+		return pointed{}, nil // a value without members
 	}
 	seen := 0
 	for i := 0; dec.More(); i++ {

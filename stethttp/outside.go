@@ -12,9 +12,9 @@ import (
 	"github.com/stet-go/stet/internal/timer"
 )
 
-// HeaderClaim is the field by which the handler of an operation under
-// stet.Policy.Outside gets the claim (store.Claim.String) that its service settles with.
-// What a client sends under this name is not seen by it.
+// HeaderClaim is the request header with the claim (store.Claim.String) for the handler of an
+// operation under stet.Policy.Outside. Its service settles with it. A client's header of this
+// name is replaced.
 const HeaderClaim = "Stet-Claim"
 
 // maxTries bounds Options.Tries.
@@ -52,8 +52,8 @@ func (c *call) serveOutside(run *stet.Lease) {
 	}
 }
 
-// tryOutside runs the handler once, and answers unless it must be tried again, which it
-// says only if more tries are allowed.
+// tryOutside runs the handler once, and responds unless it must be tried again. It returns true
+// only if more tries are allowed.
 func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 	rw := c.capture(c.limit, true)
 	defer rw.free()
@@ -86,12 +86,12 @@ func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 	return false
 }
 
-// worthAnother reports whether the service may do better if it is asked again at once.
+// worthAnother reports whether an immediate second try may succeed.
 func (c *call) worthAnother(rw *capture, whole bool) bool {
 	return c.r.Context().Err() == nil && (!whole || rw.status >= http.StatusInternalServerError && rw.final.Get("Retry-After") == "")
 }
 
-// unsettled answers for a run that the service has not settled: nothing was executed.
+// unsettled responds for a run that the service has not settled: nothing was executed.
 func (c *call) unsettled(rw *capture, run *stet.Lease, whole bool) {
 	switch {
 	case whole && (rw.status >= 400 && rw.status < 500 || run.Declared() == stet.NotExecuted):

@@ -9,15 +9,14 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// Respond calls h for a run that no request has begun, as a worker's or a consumer's:
-// ctx is the run's (see stet.FromContext), r what h is called with, whose context is not
-// used. The response is judged as if a client had asked for it: by Options.NotExecuted
-// and Options.Failed, and by what h declares. Options.Responses does not count: no client
-// can correct its request. It goes to no client.
+// Respond calls h with r for a run of a worker or a consumer. ctx is the run's context (see
+// stet.FromContext), the context of r is not used. Options.NotExecuted, Options.Failed and the
+// declarations of h classify the response. Options.Responses does not apply: no client can
+// correct its request. No client receives the response.
 //
-// It returns what must be stored. If the run has declared something else than
-// stet.Executed by then, that counts, and the outcome is what h has said, to be stored
-// if the operation is not run again. after is the response's Retry-After, 0 for none.
+// It returns the outcome to store. If the run has declared something else than stet.Executed,
+// that applies, and the outcome is stored if the operation does not run again. after is the
+// response's Retry-After, 0 for none.
 //
 // It panics outside of a run, and if h does.
 func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Request) (out stet.Outcome, after time.Duration) {
@@ -47,11 +46,10 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	return out, retryAfterOf(rw.final.Get("Retry-After"))
 }
 
-// maxRetryAfter bounds what a Retry-After is obeyed for.
+// maxRetryAfter is the longest Retry-After that is used.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfterOf is how long a response's Retry-After asks to wait (RFC 9110, section 10.2.3), 0 if it
-// does not.
+// retryAfterOf parses a Retry-After (RFC 9110, section 10.2.3); 0 if it is not valid.
 func retryAfterOf(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)

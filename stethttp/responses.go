@@ -25,8 +25,8 @@ const (
 	StoreOutcomes Responses = ""
 	// StoreAll stores every response of a handler. In a transaction a response for which
 	// Options.Failed is true rolls back, and is then stored in a transaction of its own.
-	// What must not stay so for as long as results are kept, as 429 or 503, belongs in
-	// middleware around this one. Options.NotExecuted must be nil.
+	// Return responses that must not be stored, such as 429 or 503, in middleware around this
+	// one. Options.NotExecuted must be nil.
 	StoreAll Responses = "store-all"
 	// StoreExecuted is what Stripe documents: a response is stored if the endpoint has
 	// begun to execute, a 500 too, and not if the request was refused before. Refused are
@@ -34,8 +34,8 @@ const (
 	// StoreExecuted.NotExecuted, which has 400 and 422 for requests that are not valid. The
 	// key is then free: a corrected request may use it.
 	//
-	// A handler that answers so after an effect must say so with Executing, before the
-	// effect: otherwise a corrected request is executed as well.
+	// A handler that can respond so after an effect must call Executing before the effect:
+	// otherwise a corrected request is executed as well.
 	StoreExecuted Responses = "store-executed"
 )
 
@@ -48,7 +48,7 @@ var refusals = []int{
 // NotExecuted is the default of Options.NotExecuted: never true of StoreAll; the function
 // NotExecuted of StoreOutcomes; and of StoreExecuted also true for 400, 405, 411, 413, 414,
 // 415, 422 and 431, and the gRPC status invalid argument. It is false for 402, 404, 409 and
-// 412: they tell what the service found when it looked, which is an outcome.
+// 412, which are outcomes.
 func (p Responses) NotExecuted(status int, header http.Header) bool {
 	switch p {
 	case StoreAll:
@@ -61,7 +61,7 @@ func (p Responses) NotExecuted(status int, header http.Header) bool {
 	return NotExecuted(status, header)
 }
 
-// responses checks Options.Responses, and fills in what follows from it.
+// responses checks Options.Responses, and sets NotExecuted.
 func (o *Options) responses() error {
 	switch o.Responses {
 	case StoreOutcomes, StoreExecuted:
@@ -79,7 +79,7 @@ func (o *Options) responses() error {
 	return nil
 }
 
-// again says what becomes of a key whose run is released.
+// again returns whether a released key is free for another request.
 func (c *call) again(error) stet.Again {
 	return stet.Again{Forget: c.m.o.Responses == StoreExecuted || c.ctx != nil && c.ctx.unrouted.Load()}
 }
