@@ -77,7 +77,7 @@ func TestKeysShowTheSameThroughTheAdminAPI(t *testing.T) {
 	id := store.Digest("", "acme", "completed").String()
 	for _, args := range []string{
 		"ls -o json --state completed,failed,retryable,unknown", "ls --scope acme --state unknown", "ls -o json --limit 2 --state completed,failed", "ls --newer 1ms",
-		"get completed --scope acme -o json --body", "get --id " + id, "get never --scope acme", "watch completed --scope acme -o json", "get --id 12", "get unknown",
+		"get completed --scope acme -o json --body", "get --id " + id, "get never --scope acme", "get --id 12", "get unknown",
 		"release running --scope acme --reason r --yes", "expire unknown --scope acme --reason r --yes", "resolve completed --as failed --scope acme --reason r --yes", "release unknown --scope acme",
 		"resolve unknown --as failed --status 42 --scope acme --reason r",
 	} {

@@ -54,7 +54,8 @@ which editors complete a configuration.`,
 	cmd.Flags().BoolVar(&reference, "reference", false, "print a configuration with every field, explained")
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of configurations")
 	cmd.MarkFlagsMutuallyExclusive("reference", "schema")
-	out.add(cmd.Flags())
+	out.add(cmd, cmd.Flags())
+	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveDefault) // FILE
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,8 +15,7 @@ const demoService = "demo-service"
 
 func newDemo() *cobra.Command {
 	c := demo.Config{}
-	var asJSON, serve bool
-	var addr string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See what retries do to a service, without stet and with it",
@@ -29,14 +27,6 @@ compares the responses with the ledger.
 The exit status is 1 if stet let a payment run twice or lost one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case serve && asJSON:
-				return usage{errors.New("--json has nothing to print with --serve; leave one out")}
-			case cmd.Flags().Changed("addr") && !serve:
-				return usage{errors.New("--addr is for --serve; add that, or leave --addr out")}
-			case serve:
-				return serveDemo(cmd, addr)
-			}
 			return runDemo(cmd, c, asJSON)
 		},
 	}
@@ -46,8 +36,6 @@ The exit status is 1 if stet let a payment run twice or lost one.`,
 	f.IntVar(&c.Kills, "kills", 3, fmt.Sprintf("how often the service is killed, 0 to %d", demo.MaxKills))
 	f.Uint64Var(&c.Seed, "seed", 0, "seed of the clients' choices; 0 picks one")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of the table")
-	f.BoolVar(&serve, "serve", false, "serve the protected service, and print curl commands to try")
-	f.StringVar(&addr, "addr", "127.0.0.1:8080", "where --serve listens")
 	return cmd
 }
 
@@ -78,15 +66,6 @@ func printReport(w io.Writer, report demo.Report, asJSON bool) (err error) {
 		err = fmt.Errorf("stet broke its promise, seen with --seed %d", report.Seed)
 	}
 	return err
-}
-
-func serveDemo(cmd *cobra.Command, addr string) (err error) {
-	dir, err := os.MkdirTemp("", "stet-demo-")
-	if err != nil {
-		return fmt.Errorf("no temporary folder; TMPDIR says where to make one: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	return demo.Serve(cmd.Context(), addr, dir, cmd.OutOrStdout())
 }
 
 func newDemoService() *cobra.Command {

@@ -43,7 +43,7 @@ The exit status is 1 if anything is wrong.`,
 			return report(cmd.OutOrStdout(), found, f.format.json())
 		},
 	}
-	f.add(cmd.Flags())
+	f.add(cmd, cmd.Flags())
 	cmd.Flags().BoolVar(&scratch, "read-only", false, "leave the operation on a scratch key out")
 	return cmd
 }

@@ -45,11 +45,12 @@ why, from, to): to --audit, or by the process at --admin.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	k.add(cmd.PersistentFlags())
-	k.addEncryption(cmd.PersistentFlags())
+	k.add(cmd, cmd.PersistentFlags())
+	k.shown(cmd.PersistentFlags(), "namespace", "the namespace that the service uses")
+	k.hidden(cmd.PersistentFlags(), "encryption.")
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
 	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it has to fit a screen
-	cmd.AddCommand(k.newList(), k.newGet(), k.newWatch(), k.newResolve(), k.newRelease(), k.newExpire())
+	cmd.AddCommand(k.newList(), k.newGet(), k.newResolve(), k.newRelease(), k.newExpire())
 	return cmd
 }
 
@@ -251,65 +252,6 @@ func (k *keys) show(out io.Writer, rec admin.Record) error {
 		return err
 	}
 	return showResult(out, rec)
-}
-
-func (k *keys) newWatch() *cobra.Command {
-	var every time.Duration
-	cmd := &cobra.Command{
-		Use:   "watch [KEY]",
-		Short: "Print each change of one operation until it is settled",
-		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if every < 10*time.Millisecond {
-				return usage{fmt.Errorf("--every is %v; give it 10ms or more", every)}
-			}
-			id, err := k.find(args)
-			if err != nil {
-				return err
-			}
-			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.watch(cmd, d, id, every) })
-		},
-	}
-	k.name(cmd)
-	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
-	return cmd
-}
-
-// watch prints the record whenever it has changed. An interrupt ends it.
-func (k *keys) watch(cmd *cobra.Command, d admin.API, id store.ID, every time.Duration) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	var last admin.Record
-	for first := true; ; first = false {
-		rec, err := d.Get(cmd.Context(), id, false)
-		switch {
-		case cmd.Context().Err() != nil:
-			return nil
-		case err != nil:
-			return err
-		case first || rec.State != last.State || rec.Fence != last.Fence || rec.Gone != last.Gone:
-			if err := k.line(cmd.OutOrStdout(), rec); err != nil {
-				return err
-			}
-		}
-		if last = rec; rec.Settled() {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-cmd.Context().Done():
-			return nil
-		}
-	}
-}
-
-// line prints a record on one line.
-func (k *keys) line(out io.Writer, rec admin.Record) error {
-	if k.format.json() {
-		return json.NewEncoder(out).Encode(rec)
-	}
-	_, err := fmt.Fprintf(out, "%s  %-9s  attempt %d, fence %d  %s\n", time.Now().Format(time.TimeOnly), rec.State, rec.Attempt, rec.Fence, rec.Note())
-	return err
 }
 
 func rows(r admin.Record) [][2]string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -100,6 +99,7 @@ func (c *change) flags(cmd *cobra.Command) {
 	f.StringVar(&c.actor, "actor", "", "who decides (default: the user of this process, on this host)")
 	f.BoolVar(&c.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	f.BoolVar(&c.yes, "yes", false, "do not ask")
+	_ = cmd.MarkFlagFilename("audit")
 	f.BoolP("help", "h", false, "")
 	_ = f.MarkHidden("help") // who reads this knows it, and it has to fit a screen
 }
@@ -290,20 +290,7 @@ func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Chan
 	}
 	want := admin.Short(rec.ID)
 	cmd.PrintErrf("\n%s makes it %s; every retry will return that.\nType the end of its ID, %s, to continue: ", wanted.Action, wanted.To(), want)
-	answer := make(chan string, 1)
-	go func() { // ends with the process at the latest: an interrupt does not end a read
-		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		if strings.TrimSpace(line) == want {
-			return nil
-		}
-		return fmt.Errorf("not confirmed; nothing was changed. Type %s when asked, or give --yes", want)
-	case <-cmd.Context().Done():
-		return errors.New("not confirmed; nothing was changed")
-	}
+	return typed(cmd, want)
 }
 
 // open opens what the change is written down in.

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func newRoot() *cobra.Command {
 		Long: `stet makes retries safe: the first outcome of an operation stands, and every
 retry gets that same outcome.
 
-See what it does in some ten seconds:  stet demo`,
+To see it work, for some ten seconds:  stet demo`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -68,7 +69,7 @@ See what it does in some ten seconds:  stet demo`,
 	}
 	root.AddCommand(newDemo(), newDemoService(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
 	root.SetUsageTemplate(helpTemplate)
-	completing(root)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	return root
 }
 
@@ -84,23 +85,11 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// version is what the Go toolchain has recorded of this build.
+// version is the version that the Go toolchain recorded for this build; it includes the revision.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "stet, of unknown version"
 	}
-	v, revision, dirty := info.Main.Version, "", ""
-	if v == "" || v == "(devel)" {
-		v = "of unreleased version"
-	}
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision" && len(s.Value) >= 12:
-			revision = ", revision " + s.Value[:12]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = ", modified"
-		}
-	}
-	return fmt.Sprintf("stet %s%s%s, %s", v, revision, dirty, info.GoVersion)
+	return fmt.Sprintf("stet %s, %s", cmp.Or(info.Main.Version, "(devel)"), info.GoVersion)
 }

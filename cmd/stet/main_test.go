@@ -1,20 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stet-go/stet/internal/demo"
 	"github.com/stet-go/stet/internal/fault"
@@ -64,10 +60,8 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		{"demo --clients 21", []string{"--clients is 21", "must be 1 to 20"}},
 		{"demo --kills -1", []string{"--kills is -1", "must be 0 to 20"}},
 		{"demo --seed -1", []string{"--seed"}},
-		{"demo --storm", []string{"--storm", "stet demo --help"}},
+		{"demo --speed", []string{"--speed", "stet demo --help"}},
 		{"demo now", []string{`"now"`}},
-		{"demo --json --serve", []string{"--json", "--serve", "leave one out"}},
-		{"demo --addr 127.0.0.1:0", []string{"--addr is for --serve"}},
 		{"demmo", []string{`"demmo"`, "stet --help"}},
 		{"version 1", []string{`"1"`}},
 	} {
@@ -145,92 +139,6 @@ func TestBrokenPromiseIsAnErrorAfterTheReport(t *testing.T) {
 			t.Errorf("json %v: a kept promise is an error: %v", asJSON, err)
 		}
 	}
-}
-
-// What --serve prints is tried as it stands.
-func TestServePrintsCurlLinesThatDoWhatTheySay(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	r, w := io.Pipe()
-	ended := make(chan int, 1)
-	var errs bytes.Buffer
-	go func() {
-		ended <- run(ctx, []string{"demo", "--serve", "--addr", "127.0.0.1:0"}, strings.NewReader(""), w, &errs)
-	}()
-	var answers []string
-	lines := bufio.NewScanner(r)
-	for len(answers) < 5 && lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "curl ") {
-			answers = append(answers, curl(t, lines.Text()))
-		}
-	}
-	go func() { _, _ = io.Copy(io.Discard, r) }() // ends with w
-	cancel()
-	select {
-	case status := <-ended:
-		if status != exitOK {
-			t.Errorf("status %d, %s", status, errs.String())
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("it does not end")
-	}
-	_ = w.Close()
-	if len(answers) != 5 {
-		t.Fatalf("%d curl lines, want 5", len(answers))
-	}
-	first, again := answers[0], answers[1]
-	if !strings.HasPrefix(first, "201 ") || again != strings.Replace(first, "201 ", "201 replayed ", 1) {
-		t.Errorf("first %q\nagain %q", first, again)
-	}
-	for i, want := range map[int]string{2: "422 ", 3: "400 ", 4: `200 [{"charge":1,`} {
-		if !strings.HasPrefix(answers[i], want) {
-			t.Errorf("line %d: %q, want %q", i+1, answers[i], want)
-		}
-	}
-	if strings.Count(answers[4], `"charge":`) != 1 {
-		t.Errorf("ledger: %s", answers[4])
-	}
-}
-
-// curl does what a curl line says, as far as these go.
-func curl(t *testing.T, line string) string {
-	t.Helper()
-	args := regexp.MustCompile(`'[^']*'|\S+`).FindAllString(line, -1)
-	var url, method, data string
-	header := http.Header{}
-	method = http.MethodGet
-	for i := 1; i < len(args); i++ {
-		switch args[i] {
-		case "-i":
-		case "-H":
-			i++
-			name, value, _ := strings.Cut(strings.Trim(args[i], "'"), ": ")
-			header.Add(name, value)
-		case "-d":
-			i++
-			method, data = http.MethodPost, strings.Trim(args[i], "'")
-		default:
-			url = args[i]
-		}
-	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = header
-	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mark := ""
-	if res.Header.Get("Idempotent-Replayed") == "true" {
-		mark = "replayed "
-	}
-	return res.Status[:4] + mark + string(body)
 }
 
 // It would be a file by that name, and the name, with the password, in the log.

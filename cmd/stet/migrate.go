@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -45,10 +43,6 @@ be seen in the list of processes; in the environment or a file it cannot.`,
 	m.shown(f, "store.schema", "schema of the tables (default stet)")
 	m.shown(f, "store.table", "table of records; other names begin so (default records)")
 	m.addStore(f)
-	for old, now := range map[string]string{"url": "store", "schema": "store-schema", "table": "store-table"} {
-		f.Var(f.Lookup(now).Value, old, "")
-		_ = f.MarkHidden(old) // its former name
-	}
 	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
 	return cmd
 }
@@ -72,7 +66,7 @@ func (m *migrate) newUp() *cobra.Command {
 				case show:
 					return m.print(cmd.OutOrStdout(), pending, true)
 				}
-				return db.up(cmd.Context(), cmd.OutOrStdout())
+				return db.up(cmd.Context(), cmd.OutOrStdout(), pending)
 			})
 		},
 	}
@@ -84,11 +78,11 @@ func (m *migrate) newDown() *cobra.Command {
 	var show, yes bool
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Undo the last step, and lose the records in what it created",
-		Long: `down undoes the last step and drops what it created. Undoing step 2 drops
-operations that were accepted and have not ended, and messages that have not
-left. Undoing step 1 drops every record: an operation that has run already may
-run again. Stop what uses the tables first.`,
+		Short: "Undo the last step; its tables and columns are dropped with their content",
+		Long: `down undoes the last step and drops the tables and columns that it created.
+Undoing step 2 drops accepted operations that have not ended, and messages that
+were not sent. Undoing step 1 drops every record: an operation that has run
+already may run again. Stop all services that use the tables first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
@@ -108,7 +102,7 @@ run again. Stop what uses the tables first.`,
 						return err
 					}
 				}
-				return db.down(cmd.Context(), cmd.OutOrStdout(), last)
+				return db.down(cmd.Context(), cmd.OutOrStdout(), steps[last-1])
 			})
 		},
 	}
@@ -118,21 +112,18 @@ run again. Stop what uses the tables first.`,
 }
 
 func (m *migrate) newStatus() *cobra.Command {
-	var output string
+	var out format
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show which steps are applied, and since when",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usage{fmt.Errorf("--output is %q; it must be table or json", output)}
-			}
 			return m.with(cmd, false, func(steps []postgres.Migration, db *database) error {
 				states, err := db.states(cmd.Context(), steps)
 				if err != nil {
 					return err
 				}
-				if output == "json" {
+				if out.json() {
 					return m.printJSON(cmd.OutOrStdout(), states, db.version)
 				}
 				if err := printTable(cmd.OutOrStdout(), states); err != nil {
@@ -145,7 +136,7 @@ func (m *migrate) newStatus() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, or json: one object with schema, table, version and steps")
+	out.add(cmd, cmd.Flags())
 	return cmd
 }
 
@@ -163,10 +154,7 @@ func printTable(w io.Writer, states []stepState) error {
 }
 
 func (m *migrate) printJSON(w io.Writer, states []stepState, version int) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(struct {
+	return json.NewEncoder(w).Encode(struct {
 		Schema  string      `json:"schema"`
 		Table   string      `json:"table"`
 		Version int         `json:"version"` // of the tables; 0: there are none
@@ -176,7 +164,7 @@ func (m *migrate) printJSON(w io.Writer, states []stepState, version int) error 
 
 // with calls f with the steps and the database, which is nil if it is optional
 // and not named.
-func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migration, *database) error) (err error) {
+func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migration, *database) error) error {
 	c, err := m.read()
 	if err != nil {
 		return err
@@ -206,11 +194,11 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 	default:
 		return usage{fmt.Errorf("the store is %s, which needs no tables to be made; give the postgres:// URL with --store", map[string]string{"sqlite": "an SQLite file", "redis": "Redis", "memory": "memory"}[kind])}
 	}
-	db, err := openDatabase(cmd.Context(), url, m.options, steps)
+	db, err := openDatabase(cmd.Context(), url, m.options)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.close()) }()
+	defer db.pool.Close()
 	if db.version > len(steps) {
 		return fmt.Errorf("%s has version %d, and this program knows versions up to %d: use a stet as new as the one that migrated it",
 			m.table(), db.version, len(steps))
@@ -238,32 +226,35 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 	return nil
 }
 
+// downLoses says what undoing a step loses, by its version.
+var downLoses = map[int]string{
+	1: ", every record included:\noperations that have run already may run again",
+	2: ":\naccepted operations that have not ended and messages that were not sent are lost",
+	3: ":\nthe names of operations are lost, and queued operations wait under no name",
+	4: ":\nservices that begin and settle operations by SQL stop working; records stay",
+}
+
 // confirm asks the operator to type the name of the table that loses its records.
 func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
-	cmd.PrintErrf("Undoing step %d, %s, drops what it created", step.Version, step.Name)
-	switch step.Version {
-	case 1:
-		cmd.PrintErr(", every record included:\noperations that have run already may run again")
-	case 2:
-		cmd.PrintErr(":\noperations that were accepted and have not ended are lost, and messages that have not left")
-	case 3:
-		cmd.PrintErr(":\nwhat operations are called is lost, and work waits under no name")
-	case 4:
-		cmd.PrintErr(":\nservices that begin and settle operations by SQL stop working; records stay")
-	}
-	cmd.PrintErrf(".\nType %s to continue: ", m.table())
+	cmd.PrintErrf("Undoing step %d, %s, drops the tables, columns and functions that it created%s.\nType %s to continue: ",
+		step.Version, step.Name, downLoses[step.Version], m.table())
+	return typed(cmd, m.table())
+}
+
+// typed returns an error unless the operator types the text. An interrupt does not end a read,
+// therefore the read may last until the process ends.
+func typed(cmd *cobra.Command, want string) error {
 	answer := make(chan string, 1)
-	go func() { // it ends with the process at the latest: an interrupt does not end a read
+	go func() {
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 		answer <- line
 	}()
 	select {
 	case line := <-answer:
-		if strings.TrimRight(line, "\r\n") == m.table() {
+		if strings.TrimSpace(line) == want {
 			return nil
 		}
-		return fmt.Errorf("not confirmed; nothing was changed. Type %s when asked, or give --yes", m.table())
 	case <-cmd.Context().Done():
-		return fmt.Errorf("not confirmed; nothing was changed: %w", context.Cause(cmd.Context()))
 	}
+	return fmt.Errorf("not confirmed; nothing was changed. Type %s when asked, or give --yes", want)
 }

@@ -139,13 +139,6 @@ func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-func TestKeysWatchEndsWhenItIsSettled(t *testing.T) {
-	d := newShop(t)
-	if status, out, errs := d.run("", "watch completed --scope acme -o json"); status != exitOK || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"completed"`) {
-		t.Errorf("%d %s%s", status, out, errs)
-	}
-}
-
 func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	d := newShop(t)
 	id := store.Digest("", "acme", "unknown").String()
@@ -308,7 +301,7 @@ func TestCheckNamesTheLine(t *testing.T) {
 }
 
 func TestOperatorsHelpFitsAScreen(t *testing.T) {
-	for _, args := range []string{"check", "proxy", "doctor", "keys", "keys ls", "keys get", "keys watch", "keys resolve", "keys release", "keys expire"} {
+	for _, args := range []string{"check", "proxy", "doctor", "keys", "keys ls", "keys get", "keys resolve", "keys release", "keys expire"} {
 		status, out, _ := command(t, append(strings.Fields(args), "--help")...)
 		if n := strings.Count(out, "\n"); status != exitOK || n < 3 || n > 24 {
 			t.Errorf("stet %s: status %d, %d lines", args, status, n)

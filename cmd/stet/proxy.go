@@ -69,20 +69,31 @@ again; its fields are flags, too. SIGTERM lets requests end first.`,
 func (p *proxyFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	p.shown(f, "upstream.url", "URL of the service")
-	f.StringVar(&p.file, "config", "", "configuration; the other flags go before it")
+	f.StringVar(&p.file, "config", "", "configuration; the other flags override it")
 	p.shown(f, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	p.shown(f, "listen", "address for traffic (default "+proxy.DefaultListen+")")
 	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token $"+adminVariable)
 	p.shown(f, "scope", "whose keys they are: jwt:CLAIM, header:NAME, authorization, basic, mtls, host or single-tenant; several with commas. Required")
-	p.addAll(f)
-	f.Var(f.Lookup("admin-listen").Value, "admin", "")
-	_ = f.MarkHidden("admin") // what admin-listen was called
+	p.hidden(f, "")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"jwt:", "header:", "authorization", "basic", "mtls", "host", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// load returns the configuration, with the flags put in, if nothing is wrong with it.
+// addBeside adds the flags of commands that use the configuration of a proxy.
+func (p *proxyFlags) addBeside(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&p.file, "config", "", "configuration of 'stet proxy'; the other flags override it")
+	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
+	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
+	p.hidden(f, "")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+}
+
+// load returns the configuration with the flags applied, if it is valid.
 func (p *proxyFlags) load() (*proxy.Config, error) {
+	if p.aside && p.file == "" {
+		return nil, usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
+	}
 	c, err := p.config()
 	if err != nil {
 		return nil, err

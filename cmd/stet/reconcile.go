@@ -19,7 +19,7 @@ import (
 const reconcileProgress = 2 * time.Second
 
 func newReconcile() *cobra.Command {
-	p := &proxyFlags{}
+	p := &proxyFlags{aside: true}
 	var out format
 	var dryRun bool
 	var limit time.Duration
@@ -37,10 +37,7 @@ without verify, are left alone. The exit status is 1 if something failed: the se
 did not answer, or not clearly, or the store could not be read or written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case p.file == "":
-				return usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
-			case limit <= 0:
+			if limit <= 0 {
 				return usage{errors.New("--for must be longer than nothing")}
 			}
 			c, err := p.load()
@@ -50,15 +47,11 @@ did not answer, or not clearly, or the store could not be read or written.`,
 			return reconcileOnce(cmd, c, out, dryRun, limit)
 		},
 	}
+	p.addBeside(cmd)
 	f := cmd.Flags()
-	f.StringVar(&p.file, "config", "", "configuration of 'stet proxy'; the other flags go before it")
-	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
-	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
 	f.BoolVar(&dryRun, "dry-run", false, "ask, say what would be done, and change nothing")
 	f.DurationVar(&limit, "for", 10*time.Minute, "time limit; the rest is for the next pass")
-	out.add(f)
-	p.addAll(f)
-	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	out.add(cmd, f)
 	return cmd
 }
 

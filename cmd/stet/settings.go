@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/stet-go/stet/internal/proxy"
 )
 
-// settings are flags that say what a configuration says, too, and go before it. Each
+// settings are flags for the fields of a configuration. A flag overrides the file. Each
 // field has one name everywhere: proxy.FlagName.
 type settings struct {
 	file  string    // --config
@@ -28,27 +29,7 @@ func (s *settings) addStore(flags *pflag.FlagSet) {
 	if flags.Lookup("store") == nil {
 		s.shown(flags, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+"); more: 'stet help store'")
 	}
-	for _, field := range proxy.Settings() {
-		if strings.HasPrefix(field.Path, "store.") {
-			s.hidden(flags, field)
-		}
-	}
-}
-
-// addEncryption adds what says how results are encrypted. Help does not show it.
-func (s *settings) addEncryption(flags *pflag.FlagSet) {
-	for _, field := range proxy.Settings() {
-		if strings.HasPrefix(field.Path, "encryption.") {
-			s.hidden(flags, field)
-		}
-	}
-}
-
-// addAll adds the flags of all fields. Help shows those only that are there already.
-func (s *settings) addAll(flags *pflag.FlagSet) {
-	for _, field := range proxy.Settings() {
-		s.hidden(flags, field)
-	}
+	s.hidden(flags, "store.")
 }
 
 // shown adds the flag of a field.
@@ -60,16 +41,22 @@ func (s *settings) shown(flags *pflag.FlagSet, path, help string) {
 	}
 }
 
-// hidden adds the flag of a field, if it is not there yet, for people who know of it.
-func (s *settings) hidden(flags *pflag.FlagSet, field proxy.Setting) {
-	if name := strings.TrimPrefix(field.Flag, "--"); flags.Lookup(name) == nil {
-		s.setting(flags, field, "")
-		flags.Lookup(name).Hidden = true
+// hidden adds flags for the other fields whose path begins with prefix. Help does not show them.
+func (s *settings) hidden(flags *pflag.FlagSet, prefix string) {
+	for _, field := range proxy.Settings() {
+		name := strings.TrimPrefix(field.Flag, "--")
+		if strings.HasPrefix(field.Path, prefix) && flags.Lookup(name) == nil {
+			s.setting(flags, field, "")
+			flags.Lookup(name).Hidden = true
+		}
 	}
 }
 
 func (s *settings) setting(flags *pflag.FlagSet, field proxy.Setting, help string) {
 	f := flags.VarPF(&value{s: s, path: field.Path}, strings.TrimPrefix(field.Flag, "--"), "", help)
+	if field.Path == "store.url" {
+		_ = flags.SetAnnotation(f.Name, cobra.BashCompFilenameExt, []string{}) // a file, with any extension
+	}
 	if field.Bool {
 		f.NoOptDefVal = "true"
 	}
@@ -99,7 +86,7 @@ func (v *value) Set(text string) error {
 	return nil
 }
 
-// has returns what the flag of a field says, "" if it was not given.
+// has returns the value of a field's flag, "" if it was not given.
 func (s *settings) has(path string) string {
 	for _, g := range s.given {
 		if g.path == path {
@@ -109,14 +96,14 @@ func (s *settings) has(path string) string {
 	return ""
 }
 
-// unless sets a field that no flag has set.
-func (s *settings) unless(path, value string) {
+// setDefault sets a field if its flag was not given.
+func (s *settings) setDefault(path, value string) {
 	if s.has(path) == "" {
 		s.given = append(s.given, setting{path, value})
 	}
 }
 
-// read reads the file, and puts in what the flags say.
+// read reads the file and applies the flags.
 func (s *settings) read() (*proxy.Config, error) {
 	c := &proxy.Config{}
 	if s.file != "" {
@@ -133,7 +120,7 @@ func (s *settings) read() (*proxy.Config, error) {
 	return c, nil
 }
 
-// config is read with the store that is the default.
+// config reads the configuration and fills in the default store.
 func (s *settings) config() (*proxy.Config, error) {
 	c, err := s.read()
 	if err == nil {
@@ -142,12 +129,12 @@ func (s *settings) config() (*proxy.Config, error) {
 	return c, err
 }
 
-// defaultStore fills in which store it is, where nothing else says so.
+// defaultStore fills in the store's URL if the configuration has none.
 func defaultStore(c *proxy.Config) {
 	c.Store.URL = cmp.Or(c.Store.URL, os.Getenv(storeVariable), proxy.DefaultStore)
 }
 
-// storeConfig is the configuration of commands that need nothing of it but the store.
+// storeConfig returns the configuration for commands that need only its store.
 func (s *settings) storeConfig() (*proxy.Config, error) {
 	c, err := s.config()
 	if err == nil {

@@ -147,15 +147,10 @@ type storeFlags struct {
 	format format
 }
 
-func (f *storeFlags) add(flags *pflag.FlagSet) {
-	f.addPlace(flags)
-	f.shown(flags, "namespace", "the namespace that the service uses")
-}
-
-// addPlace adds those of commands for which all namespaces are one.
-func (f *storeFlags) addPlace(flags *pflag.FlagSet) {
+// add adds the flags to flags of cmd.
+func (f *storeFlags) add(cmd *cobra.Command, flags *pflag.FlagSet) {
 	f.addStore(flags)
-	f.format.add(flags)
+	f.format.add(cmd, flags)
 }
 
 // with calls do with the store. A file that is not there is not made: nothing
@@ -192,9 +187,10 @@ func (s *storage) warnOf(log *slog.Logger) {
 // format is the flag -o: "table" or "json".
 type format string
 
-func (f *format) add(flags *pflag.FlagSet) {
+func (f *format) add(cmd *cobra.Command, flags *pflag.FlagSet) {
 	*f = "table"
 	flags.VarP(f, "output", "o", "table or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // String implements pflag.Value.

@@ -25,7 +25,7 @@ func opened(t *testing.T, flags ...string) (*storage, error) {
 	t.Helper()
 	var s storeFlags
 	set := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	s.addPlace(set)
+	s.addStore(set)
 	if err := set.Parse(flags); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ of the store at least.`,
 			})
 		},
 	}
-	flags.addPlace(cmd.Flags())
+	flags.add(cmd, cmd.Flags())
 	cmd.Flags().DurationVar(&limit, "for", 10*time.Minute, "time limit; the rest is for the next sweep")
 	return cmd
 }

@@ -19,7 +19,8 @@ import (
 func newVerify() *cobra.Command {
 	var o verify.Options
 	var headers []string
-	var probe, output string
+	var probe string
+	var out format
 	cmd := &cobra.Command{
 		Use:   "verify --url URL",
 		Short: "See how any HTTP service treats an Idempotency-Key",
@@ -44,9 +45,6 @@ The exit status is 1 if a point fails.`,
 			if o.URL == "" {
 				return usage{errors.New("--url is missing: the operation to look at")}
 			}
-			if output != "text" && output != "json" {
-				return usage{fmt.Errorf("--output is %q; it must be text or json", output)}
-			}
 			o.Header = http.Header{}
 			for _, h := range headers {
 				name, value, ok := strings.Cut(h, ":")
@@ -55,7 +53,7 @@ The exit status is 1 if a point fails.`,
 				}
 				o.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 			}
-			return runVerify(cmd, o, probe, output == "json")
+			return runVerify(cmd, o, probe, out.json())
 		},
 	}
 	f := cmd.Flags()
@@ -66,7 +64,7 @@ The exit status is 1 if a point fails.`,
 	f.StringVar(&o.Key, "key-header", "Idempotency-Key", "name of the key's header")
 	f.StringArrayVarP(&headers, "header", "H", nil, "header of all requests, 'Name: value'; may be repeated")
 	f.StringVar(&probe, "probe", "", "address to listen on and count what arrives there")
-	f.StringVarP(&output, "output", "o", "text", "text or json")
+	out.add(cmd, f)
 	return cmd
 }
 

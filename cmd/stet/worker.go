@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/stet-go/stet/internal/proxy"
@@ -25,10 +23,7 @@ func newAside(name, short, long string, parts proxy.Parts, needs func(*proxy.Con
 		Use: name + " --config FILE", Short: short, Long: long,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if p.file == "" {
-				return usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
-			}
-			p.unless("admin.listen", "off") // that of the configuration is the proxy's
+			p.setDefault("admin.listen", "off") // that of the configuration is the proxy's
 			c, err := p.load()
 			if err == nil && needs != nil {
 				err = needs(c)
@@ -39,12 +34,7 @@ func newAside(name, short, long string, parts proxy.Parts, needs func(*proxy.Con
 			return (&host{flags: p, config: c, parts: parts}).serve(cmd)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&p.file, "config", "", "configuration of 'stet proxy'; the other flags go before it")
-	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
-	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
-	p.shown(f, "admin.listen", "address for operators, health and metrics (default off)")
-	p.addAll(f)
-	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	p.shown(cmd.Flags(), "admin.listen", "address for operators, health and metrics (default off)")
+	p.addBeside(cmd)
 	return cmd
 }

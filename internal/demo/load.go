@@ -50,8 +50,7 @@ type load struct {
 	http           *http.Client
 	limit          time.Duration
 	counts
-	killed Result     // its kills only
-	mu     sync.Mutex // of lines of progress
+	killed Result // its kills only
 }
 
 // counts are of all clients together.
@@ -86,14 +85,12 @@ func (l *load) run(ctx context.Context) (r Result, err error) {
 	bound, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
 	bound, failed := context.WithCancelCause(bound)
-	var clients, others sync.WaitGroup
-	done := make(chan struct{})
-	others.Go(func() {
+	var clients, killer sync.WaitGroup
+	killer.Go(func() {
 		if err := l.killAndRestart(bound); err != nil {
 			failed(err) // without effect if bound has ended
 		}
 	})
-	others.Go(func() { l.report(done) })
 	slots := make(chan struct{}, atOnce)
 	for i, o := range l.orders {
 		slots <- struct{}{} // clients end with bound
@@ -107,8 +104,7 @@ func (l *load) run(ctx context.Context) (r Result, err error) {
 		})
 	}
 	clients.Wait()
-	close(done)
-	others.Wait()
+	killer.Wait()
 	failed(nil)
 	if err := context.Cause(ctx); err != nil {
 		return r, err
@@ -156,23 +152,7 @@ func (l *load) killAndRestart(ctx context.Context) error {
 	return nil
 }
 
-// report writes a line each second until done is closed.
-func (l *load) report(done <-chan struct{}) {
-	every := time.NewTicker(time.Second)
-	defer every.Stop()
-	for running := true; running; {
-		select {
-		case <-every.C:
-		case <-done:
-			running = false
-		}
-		l.say("%d of %d clients done, %d requests sent", l.finished.Load(), l.Payments*l.Clients, l.requests.Load())
-	}
-}
-
 func (l *load) say(format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.Progress != nil {
 		_, _ = fmt.Fprintf(l.Progress, "%-13s %s\n", l.name+":", fmt.Sprintf(format, args...))
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -47,17 +46,20 @@ type charge struct {
 	Receipt string `json:"receipt"` // random, so that the responses of two charges differ
 }
 
-// insert charges p within tx.
-func insert(ctx context.Context, tx *sql.Tx, p payment) (c charge, err error) {
-	c = charge{payment: p, Receipt: crand.Text()}
-	res, err := tx.ExecContext(ctx, `INSERT INTO charges (payment, amount, receipt) VALUES (?, ?, ?)`, p.Payment, p.Amount, c.Receipt)
+// pay charges the payment of a request within tx.
+func pay(r *http.Request, tx *sql.Tx) (c charge, err error) {
+	if err := json.NewDecoder(r.Body).Decode(&c.payment); err != nil {
+		return c, err
+	}
+	c.Receipt = crand.Text()
+	res, err := tx.ExecContext(r.Context(), `INSERT INTO charges (payment, amount, receipt) VALUES (?, ?, ?)`, c.Payment, c.Amount, c.Receipt)
 	if err != nil {
 		return c, err
 	}
 	if c.ID, err = res.LastInsertId(); err != nil {
 		return c, err
 	}
-	return c, crash.Pause(ctx, work)
+	return c, crash.Pause(r.Context(), work)
 }
 
 // service is the payments service, with stet or without.
@@ -76,22 +78,16 @@ func openService(ctx context.Context, dir string, protected bool, lag time.Durat
 	if _, err := s.store.DB().ExecContext(ctx, ledgerSchema); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	pay := http.Handler(http.HandlerFunc(s.payWithout))
+	handler := http.Handler(http.HandlerFunc(s.payWithout))
 	if protected {
 		engine := stethttp.Must(stet.New(s.store, stet.Options{}))
 		s.close = func() error { return errors.Join(engine.Close(), s.store.Close()) }
 		tx := stethttp.Must(stet.WithTx(engine, s.store))
-		pay = stethttp.Must(stethttp.NewTx(tx, stethttp.Options{Scope: stethttp.SingleTenant})).HandleTx(payWith)
+		handler = stethttp.Must(stethttp.NewTx(tx, stethttp.Options{Scope: stethttp.SingleTenant})).HandleTx(payWith)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
-		pay.ServeHTTP(&slowWriter{w, r.Context(), lag}, r)
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(&slowWriter{w, r.Context(), lag}, r)
 	})
-	mux.HandleFunc("GET /ledger", func(w http.ResponseWriter, r *http.Request) {
-		all, err := charges(r.Context(), s.store.DB())
-		respond(w, http.StatusOK, all, err)
-	})
-	s.Handler = mux
 	return s, nil
 }
 
@@ -99,39 +95,31 @@ func openService(ctx context.Context, dir string, protected bool, lag time.Durat
 func (s *service) payWithout(w http.ResponseWriter, r *http.Request) {
 	tx, err := s.store.DB().BeginTx(r.Context(), nil)
 	if err != nil {
-		respond(w, 0, nil, err)
+		respond(w, charge{}, err)
 		return
 	}
 	defer func() { _ = tx.Rollback() }()
-	var p payment
-	var c charge
-	if err = json.NewDecoder(r.Body).Decode(&p); err == nil {
-		if c, err = insert(r.Context(), tx, p); err == nil {
-			err = tx.Commit()
-		}
+	c, err := pay(r, tx)
+	if err == nil {
+		err = tx.Commit()
 	}
-	respond(w, http.StatusCreated, c, err)
+	respond(w, c, err)
 }
 
 // payWith is the handler with stet, whose commit holds the charge and the response.
 func payWith(w http.ResponseWriter, r *http.Request, tx *sql.Tx) {
-	var p payment
-	var c charge
-	err := json.NewDecoder(r.Body).Decode(&p)
-	if err == nil {
-		c, err = insert(r.Context(), tx, p)
-	}
-	respond(w, http.StatusCreated, c, err)
+	c, err := pay(r, tx)
+	respond(w, c, err)
 }
 
-func respond(w http.ResponseWriter, status int, v any, err error) {
+func respond(w http.ResponseWriter, c charge, err error) {
 	if err != nil {
 		http.Error(w, "the payment failed; nothing was charged", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client may have left
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(c) // the client may have left
 }
 
 // slowWriter delays a response for up to lag, as a network does.
@@ -148,13 +136,19 @@ func (w *slowWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func charges(ctx context.Context, db *sql.DB) (all []charge, err error) {
-	rows, err := db.QueryContext(ctx, `SELECT id, payment, amount, receipt FROM charges ORDER BY id`)
+// readLedger returns the charges of a service, which need not run.
+func readLedger(ctx context.Context, dir string) (all []charge, err error) {
+	store, err := sqlite.Open(ctx, filepath.Join(dir, "payments.db"), sqlite.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	rows, err := store.DB().QueryContext(ctx, `SELECT id, payment, amount, receipt FROM charges ORDER BY id`)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for all = []charge{}; rows.Next(); {
+	for rows.Next() {
 		var c charge
 		if err := rows.Scan(&c.ID, &c.Payment, &c.Amount, &c.Receipt); err != nil {
 			return nil, err
@@ -162,16 +156,6 @@ func charges(ctx context.Context, db *sql.DB) (all []charge, err error) {
 		all = append(all, c)
 	}
 	return all, rows.Err()
-}
-
-// readLedger returns the charges of a service that does not run.
-func readLedger(ctx context.Context, dir string) (all []charge, err error) {
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "payments.db"), sqlite.Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	return charges(ctx, store.DB())
 }
 
 // ServiceMain is the process of the service. It writes its address to stdout, and ends with
@@ -200,41 +184,4 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	}
 	child.Ready(stdout, ln.Addr().String())
 	return errors.Join(crash.Serve(ctx, ln, s), s.close())
-}
-
-// instructions are what a user can try with a service.
-const instructions = `A payments service protected by stet listens on http://%[1]s (Ctrl-C ends it).
-
-# 1. A payment: 201.
-curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":4200}'
-
-# 2. The same again: the same response, marked Idempotent-Replayed: true. Nothing is charged.
-curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":4200}'
-
-# 3. The same key for another amount: 422.
-curl -i http://%[1]s/payments -H 'Idempotency-Key: "%[2]s"' -d '{"payment":"order-1","amount":9900}'
-
-# 4. No key: 400.
-curl -i http://%[1]s/payments -d '{"payment":"order-1","amount":4200}'
-
-# The ledger: one charge.
-curl http://%[1]s/ledger
-`
-
-// Serve serves the protected service on addr until ctx ends, and writes to w what to try.
-func Serve(ctx context.Context, addr, dir string, w io.Writer) error {
-	ln, err := crash.Listen(ctx, addr)
-	if err != nil {
-		return fmt.Errorf("--addr %s: cannot listen; give a free address like 127.0.0.1:0: %w", addr, err)
-	}
-	defer func() { _ = ln.Close() }() // crash.Serve closes it, too
-	s, err := openService(ctx, dir, true, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	if _, err := fmt.Fprintf(w, instructions, ln.Addr(), stet.NewKey()); err != nil {
-		return err
-	}
-	return crash.Serve(ctx, ln, s)
 }
