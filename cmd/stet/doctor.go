@@ -30,8 +30,8 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Examine a store: can it keep the promises?",
 		Long: `doctor connects to a store and checks its tables, its clock, its durability
-settings, how full it is, and whether expired records are removed. Then it
-claims, settles and replays an operation of its own, unless --read-only.
+settings, and whether expired records are removed. Then it claims, settles and
+replays an operation of its own, unless --read-only.
 
 The exit status is 1 if anything is wrong.`,
 		Args: cobra.NoArgs,
@@ -50,30 +50,15 @@ The exit status is 1 if anything is wrong.`,
 
 // visit opens the store and examines it. An error is about the command line.
 func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, err error) {
-	ctx := cmd.Context()
-	c, err := f.storeConfig()
-	if err != nil {
-		return nil, err
-	}
-	var servers []finding // before the store is opened, which may refuse them
-	if c.Store.Kind() == "redis" {
-		servers = redisServers(ctx, c.Store)
-	}
-	err = withStore(cmd, c.Store, func(s *storage) error {
-		found = append(found, ok("connects", "%s", s.place))
-		found = append(found, servers...)
-		found = append(found, examine(ctx, s, scratch)...)
+	err = f.with(cmd, func(s *storage) error {
+		found = append([]finding{ok("connects", "%s", s.place)}, examine(cmd.Context(), s, scratch)...)
 		return nil
 	})
 	if _, wrong := errors.AsType[usage](err); wrong {
 		return nil, err
 	}
-	switch {
-	case err == nil:
-	case len(servers) > 0 && len(found) == 0:
-		return append(servers, bad("opens", err.Error(), "fix the server")), nil
-	default:
-		found = append(found, bad("connects", err.Error(), "is the server up, and are address and password right?"))
+	if err != nil {
+		found = append(found, bad("connects", describe(store.Record{}, err), "is the server up, are address and password right, and does it have the settings that the store needs?"))
 	}
 	return found, nil
 }

@@ -31,7 +31,7 @@ func wrong(t *testing.T, s *rig.RedisServer) (names string, found map[string]fin
 	t.Helper()
 	status, found := examineJSON(t, "redis://"+s.Addr()+"/0")
 	var list []string
-	for _, name := range []string{"connects", "opens", "server", "role", "eviction", "memory", "durability", "writes", "failover", "connections", "claim", "stands"} {
+	for _, name := range []string{"connects", "server", "eviction", "durability", "failover", "publishing", "claim", "stands"} {
 		if f, there := found[name]; there && !f.OK {
 			list = append(list, name)
 		}
@@ -44,31 +44,27 @@ func wrong(t *testing.T, s *rig.RedisServer) (names string, found map[string]fin
 
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	s := redisWith(t, nil)
-	if names, found := wrong(t, s); names != "" || len(found) < 15 {
+	if names, found := wrong(t, s); names != "" || len(found) < 12 {
 		t.Errorf("of a good server: %s, %v", names, found)
 	}
 	for _, c := range []struct{ setting, value, before, want string }{
-		{"maxmemory-policy", "allkeys-lru", "noeviction", "opens eviction"},
-		{"maxmemory-policy", "volatile-ttl", "noeviction", "opens eviction"},
+		{"maxmemory-policy", "allkeys-lru", "noeviction", "connects"},
+		{"maxmemory-policy", "volatile-ttl", "noeviction", "connects"},
 		{"appendfsync", "everysec", "always", "durability"},
 		{"appendonly", "no", "yes", "durability"},
 	} {
 		set(t, s, c.setting, c.value)
-		if names, found := wrong(t, s); names != c.want || !strings.Contains(found[strings.TrimPrefix(c.want, "opens ")].Found, c.value) && c.value != "no" {
+		if names, found := wrong(t, s); names != c.want || !strings.Contains(found[c.want].Found, c.value) && c.value != "no" {
 			t.Errorf("%s is %s: %q, %v", c.setting, c.value, names, found)
 		}
 		set(t, s, c.setting, c.before)
-	}
-	set(t, s, "maxmemory", "100kb") // it uses more for nothing
-	if _, found := wrong(t, s); found["memory"].OK {
-		t.Errorf("%v", found["memory"])
 	}
 }
 
 func TestDoctorFindsAReplicaAndAMasterThatDoesNotMindLosingIt(t *testing.T) {
 	master := redisWith(t, nil)
 	replica := rig.NewRedis(t, rig.RedisOptions{ReplicaOf: master, Settings: durable})
-	if names, found := wrong(t, replica); names != "opens role" || !strings.Contains(found["role"].Found, "slave") {
+	if names, found := wrong(t, replica); names != "connects" || !strings.Contains(found["connects"].Found, "slave") {
 		t.Errorf("the replica: %q, %v", names, found)
 	}
 	if names, found := wrong(t, master); names != "failover" {
@@ -83,23 +79,20 @@ func TestDoctorFindsAReplicaAndAMasterThatDoesNotMindLosingIt(t *testing.T) {
 func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 	info := func(more ...string) map[string]string {
 		m := map[string]string{"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "aof_enabled": "1",
-			"appendfsync": "always", "connected_clients": "5", "maxclients": "10000"}
+			"appendfsync": "always"}
 		for i := 0; i < len(more); i += 2 {
 			m[more[i]] = more[i+1]
 		}
 		return m
 	}
 	for want, all := range map[string]map[string]map[string]string{
-		"":            {"a": info(), "b": info(), "c": info("role", "slave", "aof_enabled", "0")},
-		"eviction":    {"a": info(), "b": info("maxmemory_policy", "allkeys-lfu")},
-		"server":      {"": info("redis_version", "6.2.14")},
-		"writes":      {"": info("aof_last_write_status", "err")},
-		"connections": {"": info("connected_clients", "9000")},
-		"memory":      {"": info("maxmemory", "100", "used_memory", "81")},
-		"role":        {"": info("role", "")},
+		"":           {"a": info(), "b": info(), "c": info("role", "slave", "aof_enabled", "0")},
+		"eviction":   {"a": info(), "b": info("maxmemory_policy", "allkeys-lfu")},
+		"durability": {"": info("appendfsync", "everysec")},
+		"failover":   {"a": info(), "b": info("connected_slaves", "1")},
 	} {
 		var wrong []string
-		for _, f := range judgeServers(all) {
+		for _, f := range checkServers(all) {
 			if !f.OK {
 				wrong = append(wrong, f.Check)
 				if f.Do == "" || len(all) > 1 && !strings.HasPrefix(f.Found, "b: ") {
@@ -111,12 +104,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 			t.Errorf("%v are wrong, want %q", wrong, want)
 		}
 	}
-	for _, f := range judgeServers(map[string]map[string]string{"a": info("role", "slave"), "b": info("role", "")}) {
-		if f.Check == "role" && f.OK {
-			t.Errorf("of a cluster that shows no master: %+v", f)
-		}
-	}
-	for _, f := range judgeServers(map[string]map[string]string{"": info("connected_slaves", "2", "min_slaves_good_slaves", "2", "maxmemory", "100", "used_memory", "79")}) {
+	for _, f := range checkServers(map[string]map[string]string{"": info("connected_slaves", "2", "min_slaves_good_slaves", "2")}) {
 		if !f.OK {
 			t.Errorf("got %+v; want f.OK", f)
 		}

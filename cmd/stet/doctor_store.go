@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,81 +19,62 @@ import (
 func durability(ctx context.Context, s *storage) []finding {
 	switch store := s.Store.(type) {
 	case *sqlite.Store:
-		return sqliteSettings(ctx, store)
+		return settingsOf(sqliteSettings, func(query string) (got string, err error) {
+			return got, store.DB().QueryRowContext(ctx, query).Scan(&got)
+		})
 	case *postgres.Store:
-		return postgresSettings(ctx, s, store)
-	default:
-		if s.kind == "memory" {
-			return []finding{bad("durability", "memory is forgotten with its process", "use an SQLite file, or PostgreSQL")}
-		}
-		return nil
+		o := postgresOptions(s.options)
+		found := settingsOf(postgresSettings, func(query string) (got string, err error) {
+			return got, store.Pool().QueryRow(ctx, query).Scan(&got)
+		})
+		return append(found, connections(ctx, store, o), rights(ctx, store, o))
 	}
+	switch s.kind {
+	case "memory":
+		return []finding{bad("durability", "memory is forgotten with its process", "use an SQLite file, or PostgreSQL")}
+	case "redis":
+		return redisServers(ctx, s.options)
+	}
+	return nil
 }
 
-func sqliteSettings(ctx context.Context, s *sqlite.Store) []finding {
-	var found []finding
-	for _, want := range []struct{ pragma, value, shown, name, do string }{
-		{"journal_mode", "wal", "wal", "journal", "is the file on a local disk? A network file system has no write-ahead log"},
-		{"synchronous", "2", "full", "durability", "do not change the pragma: acknowledged writes could be lost"},
-		{"quick_check", "ok", "ok", "integrity", "restore the file from a backup; its content is damaged"},
-	} {
-		var got string
-		if err := s.DB().QueryRowContext(ctx, "PRAGMA "+want.pragma).Scan(&got); err != nil {
-			got = err.Error()
+// serverSetting is a setting and the values that are safe.
+type serverSetting struct{ check, query, safe, do string }
+
+var sqliteSettings = []serverSetting{
+	{"journal", "PRAGMA journal_mode", "wal", "is the file on a local disk? A network file system has no write-ahead log"},
+	{"durability", "PRAGMA synchronous", "2", "do not change the pragma: acknowledged writes could be lost"},
+	{"integrity", "PRAGMA quick_check", "ok", "restore the file from a backup; its content is damaged"},
+}
+
+var postgresSettings = []serverSetting{
+	{"fsync", "SHOW fsync", "on", "turn it on: a crash of the host loses acknowledged writes, or damages the database"},
+	{"full_page_writes", "SHOW full_page_writes", "on", "turn it on, unless the file system never tears pages"},
+	{"commit", "SHOW synchronous_commit", "on local remote_write remote_apply", "turn it on for this role: ALTER ROLE … SET synchronous_commit = on"},
+}
+
+// settingsOf compares settings with their safe values.
+func settingsOf(all []serverSetting, ask func(query string) (string, error)) (found []finding) {
+	for _, s := range all {
+		got, err := ask(s.query)
+		_, name, _ := strings.Cut(s.query, " ")
+		switch {
+		case err != nil:
+			found = append(found, bad(s.check, err.Error(), "may this role read it?"))
+		case !slices.Contains(strings.Fields(s.safe), got):
+			found = append(found, bad(s.check, name+" is "+got, s.do))
+		default:
+			found = append(found, ok(s.check, "%s is %s", name, got))
 		}
-		if got == want.value {
-			found = append(found, ok(want.name, "%s is %s", want.pragma, want.shown))
-			continue
-		}
-		found = append(found, bad(want.name, want.pragma+" is "+got, want.do))
 	}
 	return found
 }
 
-func postgresSettings(ctx context.Context, at *storage, s *postgres.Store) []finding {
-	pool := s.Pool()
-	settings := map[string]string{}
-	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit", "max_connections", "server_version"} {
-		var v string
-		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&v); err != nil {
-			return append([]finding{}, bad("settings", err.Error(), "may this role read the settings?"))
-		}
-		settings[name] = v
-	}
-	found := []finding{ok("server", "PostgreSQL %s", settings["server_version"])}
-	for _, want := range []struct{ name, do string }{
-		{"fsync", "turn it on: a crash of the host loses acknowledged writes, or damages the database"},
-		{"full_page_writes", "turn it on, unless the file system never tears pages"},
-	} {
-		if settings[want.name] == "on" {
-			found = append(found, ok(want.name, "on"))
-		} else {
-			found = append(found, bad(want.name, settings[want.name], want.do))
-		}
-	}
-	switch v := settings["synchronous_commit"]; v {
-	case "off":
-		found = append(found, bad("commit", "synchronous_commit is off", "turn it on for this role: ALTER ROLE … SET synchronous_commit = on"))
-	default:
-		found = append(found, ok("commit", "synchronous_commit is %s", v))
-	}
-	var replica bool
-	if err := pool.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&replica); err != nil || replica {
-		found = append(found, bad("role", "a replica, which cannot be written to", "connect to the primary; target_session_attrs=read-write finds it"))
-	} else {
-		found = append(found, ok("role", "primary"))
-	}
-	return append(found, connections(ctx, s, postgresOptions(at.options), settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s, postgresOptions(at.options)), rights(ctx, s, postgresOptions(at.options)))
-}
-
 // connections compares what a process may use with what the server has.
-func connections(ctx context.Context, s *postgres.Store, o postgres.Options, limit string) finding {
-	most, err := strconv.Atoi(limit)
+func connections(ctx context.Context, s *postgres.Store, o postgres.Options) finding {
+	var most, used int
+	err := s.Pool().QueryRow(ctx, "SELECT current_setting('max_connections')::int, (SELECT count(*) FROM pg_stat_activity)").Scan(&most, &used)
 	if err != nil {
-		return bad("connections", err.Error(), "")
-	}
-	var used int
-	if err := s.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity").Scan(&used); err != nil {
 		return bad("connections", err.Error(), "may this role read pg_stat_activity?")
 	}
 	own := 2*cmp.Or(o.Writers, 2) + cmp.Or(o.Readers, 2) + 14 + 1 // see postgres.New
@@ -101,28 +84,6 @@ func connections(ctx context.Context, s *postgres.Store, o postgres.Options, lim
 			"there is no room for two more processes: raise max_connections, lower pool_max_conns, or put PgBouncer between")
 	}
 	return ok("connections", "%d of %d are in use; a process takes up to %d", used, most, each)
-}
-
-// maxIdle is how long a transaction may wait for its client.
-const maxIdle = time.Minute
-
-// idle looks for transactions that wait for their client: their keys are in
-// flight for as long, and nothing that was removed since frees its space.
-func idle(ctx context.Context, s *postgres.Store, longer time.Duration) finding {
-	const name = "idle"
-	var n int
-	var longest float64
-	err := s.Pool().QueryRow(ctx, `SELECT count(*), coalesce(max(extract(epoch FROM now() - state_change)), 0)::float8 FROM pg_stat_activity
-		WHERE datname = current_database() AND state LIKE 'idle in transaction%' AND now() - state_change > make_interval(secs => $1)`,
-		longer.Seconds()).Scan(&n, &longest)
-	switch {
-	case err != nil:
-		return bad(name, err.Error(), "may this role read pg_stat_activity?")
-	case n > 0:
-		return bad(name, fmt.Sprintf("transactions that do nothing: %d, one for %v", n, time.Duration(longest*float64(time.Second)).Round(time.Second)),
-			"set idle_in_transaction_session_timeout, and look for handlers that wait within a transaction")
-	}
-	return ok(name, "no transaction waits for its client for long")
 }
 
 // maxLate bounds how many late records are counted.
@@ -174,14 +135,41 @@ func lateInPostgres(ctx context.Context, s *postgres.Store, o postgres.Options) 
 	return late, time.Duration(seconds * float64(time.Second)), err
 }
 
-func schema(ctx context.Context, s *postgres.Store, o postgres.Options) finding {
-	version, err := postgres.SchemaVersion(ctx, s.Pool(), o)
+// sqlRights returns the roles beside the owner with a right to change records, by the functions of
+// the SQL interface (true) or on the table itself (false).
+const sqlRights = `WITH t AS (SELECT c.oid, c.relacl, c.relowner, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2)
+	SELECT DISTINCT by, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END
+	FROM (SELECT false AS by, relacl AS acl, relowner AS owner FROM t
+		UNION ALL SELECT true, coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner FROM pg_proc p, t WHERE p.pronamespace = t.relnamespace AND p.prosecdef AND p.proname LIKE $3) o,
+		aclexplode(o.acl) a
+	WHERE a.grantee <> o.owner AND (by OR a.privilege_type <> 'SELECT') ORDER BY 1, 2`
+
+// rights says which roles may change records.
+func rights(ctx context.Context, s *postgres.Store, o postgres.Options) finding {
+	const name = "rights"
+	table, prefix := cmp.Or(o.Table, "records"), "stet"
+	if o.Table != "" && o.Table != "records" {
+		prefix = o.Table
+	}
+	pattern := strings.NewReplacer(`\`, `\\`, `_`, `\_`, `%`, `\%`).Replace(prefix+"_") + "%"
+	roles := map[bool][]string{}
+	rows, err := s.Pool().Query(ctx, sqlRights, cmp.Or(o.Schema, "stet"), table, pattern)
+	if err == nil {
+		var by bool
+		var role string
+		_, err = pgx.ForEachRow(rows, []any{&by, &role}, func() error { roles[by] = append(roles[by], role); return nil })
+	}
 	if err != nil {
-		return bad("tables", err.Error(), "run 'stet migrate status'")
+		return bad(name, err.Error(), "may this role read pg_class and pg_proc?")
 	}
-	steps, err := postgres.Migrations(o)
-	if err != nil || version != len(steps) {
-		return bad("tables", fmt.Sprintf("version %d; this program knows %d", version, len(steps)), "run 'stet migrate up', or use a stet as new as the tables")
+	list := func(roles []string) string { return cmp.Or(strings.Join(roles, ", "), "only the owner") }
+	found := fmt.Sprintf("the functions may be called by: %s; the table may be changed by: %s", list(roles[true]), list(roles[false]))
+	for _, all := range roles {
+		for _, role := range all {
+			if role == "PUBLIC" {
+				return bad(name, found, "every role can begin and settle operations: REVOKE these rights from PUBLIC, and grant them to the service's role")
+			}
+		}
 	}
-	return ok("tables", "version %d", version)
+	return ok(name, "%s", found)
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/proxy"
-	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -35,34 +33,12 @@ func TestDoctorFindsThatSweepsOfPostgreSQLAreLate(t *testing.T) {
 	pool := emptyDatabase(t)
 	url := pool.Config().ConnString()
 	must(t, "migrate", "up")
-	if _, found := examineJSON(t, url); !found["sweep"].OK || !found["idle"].OK {
-		t.Errorf("got %v, %v; want found[\"sweep\"].OK, found[\"idle\"].OK", found["sweep"], found["idle"])
+	if _, found := examineJSON(t, url); !found["sweep"].OK {
+		t.Errorf("got %v; want found[\"sweep\"].OK", found["sweep"])
 	}
 	execSQL(t, pool, `UPDATE stet.records SET due_at = now() - interval '1 hour'`)
 	if _, found := examineJSON(t, url); found["sweep"].OK || !strings.Contains(found["sweep"].Found, ": 1, ") || !strings.Contains(found["sweep"].Found, "1h0m") {
 		t.Errorf("%v", found["sweep"])
-	}
-}
-
-func TestDoctorFindsTransactionsThatWaitForTheirClient(t *testing.T) {
-	pool := emptyDatabase(t)
-	must(t, "migrate", "up")
-	s, err := openStore(t.Context(), proxy.Store{URL: pool.Config().ConnString()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
-	store := s.Store.(*postgres.Store)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if f := idle(t.Context(), store, time.Hour); !f.OK {
-		t.Errorf("got %v; want f.OK", f)
-	}
-	if f := idle(t.Context(), store, 0); f.OK || !strings.Contains(f.Found, ": 1, ") {
-		t.Errorf("got %v; want not f.OK, strings.Contains(f.Found, \": 1, \")", f)
 	}
 }
 

@@ -212,7 +212,7 @@ func TestDoctorKeysAndProxyWorkOnPostgreSQL(t *testing.T) {
 	}
 	must(t, "migrate", "up")
 	status, found := examineJSON(t, url)
-	for _, check := range []string{"fsync", "commit", "role", "connections", "tables", "clean-up", "clock", "fence", "stands"} {
+	for _, check := range []string{"fsync", "commit", "connections", "rights", "clean-up", "clock", "fence", "stands"} {
 		if !found[check].OK {
 			t.Errorf("%s: %+v", check, found[check])
 		}

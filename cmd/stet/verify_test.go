@@ -60,7 +60,7 @@ func TestVerifySaysWhatIsWrongWithItsFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--url is missing": {"verify"},
 		"no colon":         {"verify", "--url", down.URL, "-H", "nonsense"},
-		"text or json":     {"verify", "--url", down.URL, "-o", "xml"},
+		"table or json":     {"verify", "--url", down.URL, "-o", "xml"},
 		"--probe":          {"verify", "--url", down.URL, "--probe", "256.0.0.1:1"},
 		"succeeds":         {"verify", "--url", down.URL},
 	} {
