@@ -43,7 +43,7 @@ const (
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
-	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
+	"taken_over", "resolved", "marked_unknown", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
 	"accepted", "returned", "cancelled", "relayed", "unsent", "timed_out", "cut_off", "aborted",
 }
 

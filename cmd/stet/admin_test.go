@@ -21,7 +21,7 @@ import (
 
 const adminToken = "a-token-of-24-visible-ch"
 
-// remote is an admin API over a counter's store, and what it was sent.
+// remote is an admin API over a counter's store. It records requests.
 type remote struct {
 	url   string
 	audit bytes.Buffer // one request at a time writes to it
@@ -109,7 +109,7 @@ func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
 		r := serveAdmin(t, d)
 		key := strings.Fields(args)[1]
 		id := store.Digest("", "acme", key).String()
-		const more = " --scope acme --reason ticket-7 --actor ada -o json"
+		const more = " --scope acme --reason case-7 --actor ada -o json"
 		if status, _, errs := r.run(t, id[:12]+"\n", args+more); status == exitOK || !strings.Contains(errs, "not confirmed") || r.audit.Len() > 0 {
 			t.Errorf("%s, not confirmed: %d %s", args, status, errs)
 		}

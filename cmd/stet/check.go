@@ -15,12 +15,11 @@ func newCheck() *cobra.Command {
 	var reference, schema bool
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Find what is wrong with a configuration of the proxy",
-		Long: `check reads a configuration of stet proxy, with the variables of the environment
-that it names, and says everything that is wrong with it, each with its line. It
-connects to nothing. --reference prints a configuration with every field there
-is, explained: a good one to start with. --schema prints the JSON schema, by
-which editors complete a configuration.`,
+		Short: "Validate a configuration of the proxy",
+		Long: `check reads a configuration of stet proxy, with the environment variables that it
+names, and prints each error with its line. It connects to nothing. --reference
+prints a configuration with every field, explained: a good one to start with.
+--schema prints the JSON schema, with which editors complete a configuration.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if reference || schema {
 				return cobra.NoArgs(cmd, args)
@@ -61,15 +60,15 @@ which editors complete a configuration.`,
 
 // printCheck prints one object, and returns an error if the file is not acceptable.
 func printCheck(cmd *cobra.Command, name string, wrong error) error {
-	verdict := struct {
+	result := struct {
 		File       string   `json:"file"`
 		Acceptable bool     `json:"acceptable"`
 		Errors     []string `json:"errors"`
 	}{name, wrong == nil, []string{}}
 	if wrong != nil {
-		verdict.Errors = strings.Split(wrong.Error(), "\n")
+		result.Errors = strings.Split(wrong.Error(), "\n")
 	}
-	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(verdict); err != nil {
+	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(result); err != nil {
 		return err
 	}
 	if wrong != nil {

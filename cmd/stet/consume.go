@@ -12,21 +12,20 @@ import (
 func newConsume() *cobra.Command {
 	return newAside("consume", "Hand messages of a broker to the service, each once", `consume receives messages of RabbitMQ, NATS JetStream, Kafka or SQS and POSTs each
 of them to the service, once. A message is acknowledged after its outcome is stored;
-one that the service refuses becomes a dead letter, with the reason. While the service
-cannot be reached messages wait, and use up no attempts.
+if the service refuses it, it becomes a dead letter, with the reason. While the service
+cannot be reached, messages wait and use no attempts.
 
-What is received and where it goes is under consume: in the configuration, which is that
-of 'stet proxy' ('stet check --reference' explains it); the proxy itself need not run.
-Any number of consumers may.
+The section consume: of the configuration of 'stet proxy' names the sources and targets
+('stet check --reference' explains it). The proxy need not run. Any number of consumers
+can run.
 
-SIGTERM ends it after the running messages. SIGHUP reads the
-configuration again.`, proxy.Consumers|proxy.Relay, consumesAny)
+SIGTERM ends it after the running messages. SIGHUP reads the configuration again.`, proxy.Consumers|proxy.Relay, consumesAny)
 }
 
-// consumesAny refuses a configuration that says nothing of messages.
+// consumesAny refuses a configuration without a section consume.
 func consumesAny(c *proxy.Config) error {
 	if len(c.Consume) == 0 {
-		return errors.New("the configuration says of no messages where they come from; add consume:, as in 'stet check --reference'")
+		return errors.New("the configuration names no source of messages; add consume:, as in 'stet check --reference'")
 	}
 	return nil
 }
@@ -35,8 +34,8 @@ func consumesAny(c *proxy.Config) error {
 type messageCounts struct{ *proxy.Proxy }
 
 var (
-	messagesTotal = prometheus.NewDesc("stet_consume_messages_total", "Messages about which something was decided, by the name of their consumer.", []string{"name", "action", "reason"}, nil)
-	messagePaused = prometheus.NewDesc("stet_consume_paused", "1 while messages are kept from the service because it cannot be used.", []string{"name"}, nil)
+	messagesTotal = prometheus.NewDesc("stet_consume_messages_total", "Decisions about messages, by the name of their consumer.", []string{"name", "action", "reason"}, nil)
+	messagePaused = prometheus.NewDesc("stet_consume_paused", "1 while the consumer is paused because the service cannot be used.", []string{"name"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -199,7 +199,7 @@ func consumeConfig(t *testing.T, upstream, store string, s *source, more string)
 // The deaths of a consumer, one after the other: at points of a run, and at any time ("").
 var deaths = []fault.Point{fault.ClaimAfter, "", fault.HandlerBefore, fault.HandlerAfter, "", fault.ClaimBefore, fault.HandlerAfter, ""}
 
-// dying has consumers die, each with messages in hand. n is how often the service was asked.
+// dying kills consumers while they have messages. n counts the requests to the service.
 func dying(t *testing.T, file string, n func() int) {
 	t.Helper()
 	for _, point := range deaths {
@@ -276,7 +276,7 @@ func rowCount(t *testing.T, pool *pgxpool.Pool, sql string) (n int) {
 	return n
 }
 
-// plain is a service that knows nothing of stet. It counts what it does by key.
+// plain is a service without stet. It counts its executions by key.
 type plain struct {
 	addr string
 
@@ -334,7 +334,7 @@ func (s *plain) times(key string) int {
 	return s.did[key]
 }
 
-// A service that does not settle leaves what was with it unknown: that is a dead letter,
+// If a service does not settle, its running messages become unknown: each is a dead letter,
 // and never sent again.
 func TestConsumersThatAreKilledLoseNothingAndSendNothingTwice(t *testing.T) {
 	t.Parallel()

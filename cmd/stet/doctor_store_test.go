@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// What the doctor leaves behind is due in a second, and nobody sweeps.
+// The record of the self-test is due in a second, and no process sweeps.
 func TestDoctorFindsThatSweepsOfSQLiteAreLate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	s, err := sqlite.Open(t.Context(), path, sqlite.Options{})

@@ -74,7 +74,7 @@ func TestDoctorSaysThatMemoryForgets(t *testing.T) {
 }
 
 func TestDoctorSaysThatAServerIsNotThere(t *testing.T) {
-	if status, found := examineJSON(t, "postgres://nobody:hunter2@127.0.0.1:1/none"); status != exitFailure || found["connects"].OK || strings.Contains(found["connects"].Found, "hunter2") {
+	if status, found := examineJSON(t, "postgres://app:hunter2@127.0.0.1:1/none"); status != exitFailure || found["connects"].OK || strings.Contains(found["connects"].Found, "hunter2") {
 		t.Errorf("status %d, %v", status, found)
 	}
 }
@@ -188,7 +188,7 @@ func TestInterruptedSelfTestLeavesNoClaimAndBlamesNoDefect(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsThatNobodyCleansUp(t *testing.T) {
+func TestDoctorFindsThatNoProcessCleansUp(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
 	s := memory.New(memory.Options{Clock: func() time.Time { return now }})
 	_, err := s.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "k"), Owner: store.NewOwner(), Lease: time.Minute})
@@ -241,7 +241,7 @@ func TestDoctorKeysAndProxyWorkOnPostgreSQL(t *testing.T) {
 	}
 }
 
-// What stet verify finds out about any service, it finds out about this one.
+// The proxy itself passes stet verify.
 func TestVerifyIsContentWithTheProxy(t *testing.T) {
 	probe := freeAddr(t)
 	p := startProxy(t, "--upstream", "http://"+probe, "--listen", "127.0.0.1:0", "--scope", "single-tenant", "--store", filepath.Join(t.TempDir(), "s.db"))

@@ -98,7 +98,7 @@ func emitStores(t *testing.T) map[string]func() string {
 	}
 }
 
-// Wherever a sidecar dies between the outcome and the relay's note, its messages leave
+// At each point between the outcome and the relay's record where a sidecar dies, its messages leave
 // all the same, under the same ID, and the payment is made once.
 func TestSidecarThatDiesAfterTheOutcomeLosesNoMessage(t *testing.T) {
 	for name, open := range emitStores(t) {
@@ -130,7 +130,7 @@ func TestSidecarThatDiesAfterTheOutcomeLosesNoMessage(t *testing.T) {
 	}
 }
 
-// queue makes a durable queue, and takes what comes to it.
+// queue makes a durable queue, and receives its messages.
 func (s *sender) queue(t *testing.T, url, name string) {
 	t.Helper()
 	conn, err := rabbit.Dial(url)
@@ -156,8 +156,8 @@ func (s *sender) queue(t *testing.T, url, name string) {
 	}()
 }
 
-// A broker is away, and comes back: what was emitted in the meantime arrives, and what
-// went elsewhere has not waited for it.
+// A broker fails and returns: the messages emitted in between arrive, and messages
+// for other brokers do not wait.
 func TestMessagesWaitForABrokerThatIsAway(t *testing.T) {
 	t.Parallel()
 	for name, open := range emitStores(t) {
@@ -183,7 +183,7 @@ func TestMessagesWaitForABrokerThatIsAway(t *testing.T) {
 				}
 				return true
 			})
-			stettest.Eventually(t, "the log says what is wrong", func() bool { return strings.Contains(p.log(), "messages are not taken") })
+			stettest.Eventually(t, "the log names the error", func() bool { return strings.Contains(p.log(), "messages are not taken") })
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -69,14 +69,14 @@ func TestJetStreamGetsWhatIsEmittedAlsoWhileItWasAway(t *testing.T) {
 	p := s.start(t, "{to: 'audit.*', by: '"+server.URL()+"'}")
 	s.pays(t, p, "before")
 	_ = server.Kill()
-	if status, body, _ := pay(t, p.url, "meanwhile"); status != 201 {
+	if status, body, _ := pay(t, p.url, "between"); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	receive()
-	stettest.Eventually(t, "what was emitted meanwhile arrives", func() bool { return s.times("meanwhile", 0) > 0 })
+	stettest.Eventually(t, "the message emitted in between arrives", func() bool { return s.times("between", 0) > 0 })
 }
 
 func TestKafkaGetsWhatIsEmitted(t *testing.T) {
@@ -111,7 +111,7 @@ func TestKafkaGetsWhatIsEmitted(t *testing.T) {
 
 // A stand-in for SQS knows one call of its protocol.
 func TestQueueOfSQSGetsWhatIsEmitted(t *testing.T) {
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_REGION": "eu-central-1"} {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_REGION": "eu-central-1"} {
 		t.Setenv(name, value)
 	}
 	s := openSender(t, filepath.Join(t.TempDir(), "stet.db"), "mail")
@@ -187,7 +187,7 @@ func TestConsumerEmitsWhatItsServiceAnswers(t *testing.T) {
 	}
 }
 
-// What a service emits by SQL leaves with what it settles, where the sidecar dies.
+// If the sidecar dies, messages emitted by SQL are sent with the outcome.
 func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
 	for _, point := range []fault.Point{fault.HandlerBefore, fault.HandlerAfter, fault.ResponseBefore, fault.RelayBefore, fault.RelaySent, fault.RelayAfter} {
 		t.Run(string(point), func(t *testing.T) {

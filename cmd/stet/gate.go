@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// gate is a listener with a limit of open connections. For a further connection it closes the
-// one that is idle longest, or the new one if none is idle. A connection that has not sent the
+// gate is a listener with a limit of open connections. At the limit, it closes the connection
+// that has been idle longest, or the new one if none is idle. A connection that has not sent the
 // whole header of a request is idle, too.
 type gate struct {
 	net.Listener

@@ -125,7 +125,7 @@ func TestConnectionsThatTrickleMakeRoom(t *testing.T) {
 	})
 }
 
-// Who connects and says nothing, or not all of a header, keeps nobody else out.
+// A connection that sends nothing, or part of a header, does not block other clients.
 func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	b := openBooks(t, func() {})
 	p := startProxy(t, "--config", configured(t, b.URL, "limits: {connections: 3}\n"))

@@ -23,7 +23,7 @@ func TestHelpFitsAScreenOf24LinesAnd80Columns(t *testing.T) {
 		}
 	}
 	if _, out, _ := command(t, "--help"); !strings.Contains(out, "\n  completion ") || !strings.Contains(out, "\n  proxy ") {
-		t.Errorf("what there is is not shown:\n%s", out)
+		t.Errorf("a command is missing:\n%s", out)
 	}
 }
 
@@ -33,10 +33,10 @@ func inBash(t *testing.T, words ...string) string {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "stet")
 	program := "#!/bin/sh\n" + commandEnv + "=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := os.WriteFile(script, []byte(program), 0o700); err != nil { //nolint:gosec // it is to be executed
+	if err := os.WriteFile(script, []byte(program), 0o700); err != nil { //nolint:gosec // the test executes it
 		t.Fatal(err)
 	}
-	// What the package bash-completion has, as far as it is called.
+	// The functions of the package bash-completion that the script calls.
 	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-c", `
 		_get_comp_words_by_ref() { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; }
 		__ltrim_colon_completions() { :; }
@@ -64,7 +64,7 @@ func TestBashCompletesCommandsAndFlags(t *testing.T) {
 		{"doctor -o j", "json"},
 		{"keys ls -o t", "table"},
 		{"completion fi", "fish"},
-		{"demo-s", ""}, // what is not for people
+		{"demo-s", ""}, // a hidden command
 		{"version ", ""},
 	} {
 		words := strings.Split(c.words, " ")

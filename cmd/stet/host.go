@@ -100,7 +100,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.later(survey(ctx, metrics, h.store))
+	h.later(scanMetrics(ctx, metrics, h.store))
 	o := proxy.Options{Observer: metrics, ErrorLog: h.log, Store: h.store.place, Parts: h.parts}
 	if h.traces, err = startTraces(ctx, &o); err != nil {
 		return nil, err
@@ -144,15 +144,15 @@ func (h *host) greet(cmd *cobra.Command) {
 	h.store.warnOf(h.log)
 }
 
-// scan has the metrics look through the store now and then, until it is stopped.
-func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func() error) {
+// scanMetrics scans the store for the metrics at intervals, until it is stopped.
+func scanMetrics(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func() error) {
 	browser, ok := store.As[store.Browser](s.Store)
 	if !ok {
 		return func() error { return nil }
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { metrics.Watch(ctx, browser, surveyEvery) })
+	wg.Go(func() { metrics.Watch(ctx, browser, scanEvery) })
 	return func() error {
 		cancel()
 		wg.Wait()

@@ -110,7 +110,7 @@ func (k *keys) newResolve() *cobra.Command {
 	var status int
 	var header []string
 	cmd := &cobra.Command{
-		Use:   "resolve [KEY] --as VERDICT --reason WHY",
+		Use:   "resolve [KEY] --as OUTCOME --reason WHY",
 		Short: "Record the outcome of an expired run: completed, failed or not-executed",
 		Long:  `Check what happened first. Retries get the response of --status, or a 410 without one.`,
 		Args:  cobra.MaximumNArgs(1),

@@ -200,7 +200,7 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 	}
 	defer db.pool.Close()
 	if db.version > len(steps) {
-		return fmt.Errorf("%s has version %d, and this program knows versions up to %d: use a stet as new as the one that migrated it",
+		return fmt.Errorf("%s has version %d, and this program knows versions up to %d: use a stet as new as the migrated tables",
 			m.table(), db.version, len(steps))
 	}
 	return f(steps, db)

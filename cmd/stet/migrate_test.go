@@ -122,7 +122,7 @@ func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
 		library()
 		must(t, up...)
 		if n := tables(t, pool); n != before {
-			t.Errorf("%d tables and sequences, after %d: somebody keeps a second record of the version", n, before)
+			t.Errorf("%d tables and sequences, after %d: there is a second record of the version", n, before)
 		}
 		must(t, down...)
 		wantVersion(t, pool, o, latest-1, names...)
@@ -165,8 +165,7 @@ func TestMigratorsAtOneTimeAgree(t *testing.T) {
 	}
 }
 
-// What goose found may be out of date once the lock is there: the step is not
-// applied again.
+// The version can change before the migrator has the lock: the step is not applied again.
 func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 	pool := emptyDatabase(t)
 	steps, err := postgres.Migrations(postgres.Options{})
@@ -389,7 +388,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 	}
 }
 
-// Where somebody else has made the schema, the right to use it is enough.
+// If the schema exists, the right to use it is enough.
 func TestUpNeedsNoRightToCreateSchemas(t *testing.T) {
 	pool := emptyDatabase(t)
 	execSQL(t, pool, `DROP ROLE IF EXISTS stet_tenant; CREATE ROLE stet_tenant LOGIN; CREATE SCHEMA "a'$stet$b"; GRANT CREATE, USAGE ON SCHEMA "a'$stet$b" TO stet_tenant`)

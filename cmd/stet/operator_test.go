@@ -142,7 +142,7 @@ func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
 func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	d := newShop(t)
 	id := store.Digest("", "acme", "unknown").String()
-	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
+	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason case-7"
 	for _, refused := range []string{"", "yes\n", id[:12] + "\n"} {
 		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != store.Unknown || !strings.Contains(errs, admin.Short(id)+", to continue") {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
@@ -163,7 +163,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 		t.Fatalf("audit: %s", text)
 	}
 	var e admin.Entry
-	if err := json.Unmarshal([]byte(lines[2]), &e); err != nil || e.Who != "ada" || e.Why != "ticket-7" || e.Action != "resolve" || e.Result != "done" ||
+	if err := json.Unmarshal([]byte(lines[2]), &e); err != nil || e.Who != "ada" || e.Why != "case-7" || e.Action != "resolve" || e.Result != "done" ||
 		e.ID != id || e.From.State != "unknown" || e.From.Fence == 0 || e.To != "completed" || time.Since(e.At).Abs() > time.Minute {
 		t.Errorf("%v: %s", err, lines[2])
 	}
@@ -182,7 +182,7 @@ func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
 	}
 }
 
-func TestVerdictsLeadToTheirStates(t *testing.T) {
+func TestResolutionsLeadToTheirStates(t *testing.T) {
 	for args, want := range map[string]store.State{
 		"release unknown":                               store.Retryable,
 		"release dead":                                  store.Retryable,

@@ -19,8 +19,8 @@ const (
 	maxStreams        = 100      // of a connection of HTTP/2
 )
 
-// surveyEvery is how often the metrics look through the store.
-const surveyEvery = time.Minute
+// scanEvery is how often the store is scanned for the metrics.
+const scanEvery = time.Minute
 
 // proxyFlags replace fields of a configuration.
 type proxyFlags struct {

@@ -41,7 +41,7 @@ func startProxy(t *testing.T, args ...string) *instance {
 	return startServing(t, "proxy", append([]string{"--admin-listen", "127.0.0.1:0"}, args...)...)
 }
 
-// startServing starts a command that serves until it is told to end.
+// startServing starts a command that serves until the test ends it.
 func startServing(t *testing.T, name string, args ...string) *instance {
 	t.Helper()
 	p := &instance{t: t, done: make(chan struct{})}
@@ -143,7 +143,7 @@ func pay(t *testing.T, url, key string) (status int, body string, replayed bool)
 	return res.StatusCode, string(b), res.Header.Get("Idempotent-Replayed") == "true"
 }
 
-// books is a service that counts what it executes, by key.
+// books is a service that counts its executions by key.
 type books struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -181,7 +181,7 @@ func TestProxyWorksWithNothingButAnUpstream(t *testing.T) {
 		t.Errorf("got %d %q; want status == 201, body == \"charge 1 of k\", not replayed", status, body)
 	}
 	p.kill()
-	// What it has stored is in the working directory.
+	// Its records are in the working directory.
 	p = startProxy(t, "--upstream", b.URL, "--listen", "127.0.0.1:0", "--scope", "single-tenant")
 	if status, body, replayed := pay(t, p.url, "k"); status != 201 || body != "charge 1 of k" || !replayed || b.count("k") != 1 {
 		t.Errorf("%d %q, replayed %v", status, body, replayed)
@@ -278,7 +278,7 @@ func addressOf(t *testing.T, file string) string {
 }
 
 // Clients pay, impatiently and in parallel, while the proxy is killed and started
-// again. Whatever they are told, the service sees no key twice.
+// again. Whichever responses they get, the service sees no key twice.
 func TestKilledProxyNeverHasAnythingExecutedTwice(t *testing.T) {
 	t.Parallel()
 	b := openBooks(t, func() { time.Sleep(rand.N(5 * time.Millisecond)) })
@@ -310,7 +310,7 @@ func TestKilledProxyNeverHasAnythingExecutedTwice(t *testing.T) {
 	}
 }
 
-// payers are clients, and what they were told, by key: "" for nothing yet.
+// payers are clients and the responses they got, by key: "" for none yet.
 type payers struct {
 	t   *testing.T
 	url string
@@ -345,12 +345,12 @@ func (s *payers) pay(key string) bool {
 	}
 	switch {
 	case status == 201 && before != "" && before != body:
-		s.t.Errorf("%s was told %q, and then %q", key, before, body)
+		s.t.Errorf("%s got %q, and then %q", key, before, body)
 	case status == 201:
 		s.told[key] = body
 		return true
 	case status == 504 && before != "":
-		s.t.Errorf("%s was told %q, and then that it is unknown", key, before)
+		s.t.Errorf("%s got %q, and then that it is unknown", key, before)
 	}
 	return status == 504
 }

@@ -31,7 +31,7 @@ func countProxy(registry *prometheus.Registry, p *proxy.Proxy) {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
 			func() float64 { return float64(c.of(p.Counts())) }))
 	}
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stet_proxy_in_hand_bytes", Help: "Bytes of requests and responses that the proxy holds; limits.memory is the most."},
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stet_proxy_held_bytes", Help: "Bytes of requests and responses that the proxy holds; limits.memory is the most."},
 		func() float64 { return float64(p.Counts().InHand) }))
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // register is a service whose requests do not end before their client does, and which
-// knows by scope and key what it has done. Of "mute" it says so in a way that proves
+// knows its executions by scope and key. For "mute", its reply proves
 // nothing.
 type register struct {
 	*httptest.Server
@@ -117,8 +117,8 @@ func reconcileApart(t *testing.T, args ...string) (did reconciling, status int, 
 	return did, status, errs.String()
 }
 
-// The proxy is killed in the middle of runs. What the service says of each, asked with
-// what the records keep, is what each retry is told.
+// The proxy is killed in the middle of runs. The service is asked about each with the stored
+// scope and key. Each retry gets the outcome that the service reported.
 func TestReconcileSettlesWhatAKilledProxyLeft(t *testing.T) {
 	stores := map[string]func(t *testing.T) string{
 		"sqlite": func(t *testing.T) string { return filepath.Join(t.TempDir(), "s.db") },
@@ -224,8 +224,8 @@ func TestReconcileSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// An accepted operation is with the service when the proxy dies. Its record has what it is
-// found by.
+// The proxy dies while the service runs an accepted operation. Its record has the stored scope
+// and key.
 func TestReconcileSettlesWhatWasAccepted(t *testing.T) {
 	b := openRegister(t)
 	file := filepath.Join(t.TempDir(), "stet.yaml")

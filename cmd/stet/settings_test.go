@@ -92,7 +92,7 @@ func TestSignalOfTheFirstMomentReloadsTheConfiguration(t *testing.T) {
 	}
 }
 
-// The drain that counts is the one that was read last.
+// The drain time that was read last counts.
 func TestDrainIsThatOfTheConfigurationThatWasReadLast(t *testing.T) {
 	hold := make(chan struct{})
 	entered := make(chan struct{}, 1)
@@ -154,7 +154,7 @@ func TestOptionsOfTheEngineReachIt(t *testing.T) {
 	}
 	go send("k")
 	<-entered
-	// Of two that would wait, one may; the other is told at once.
+	// Only one of two callers can wait; the other gets its response at once.
 	go send("k")
 	go send("k")
 	if status := <-results; status != http.StatusConflict {

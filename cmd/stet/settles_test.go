@@ -77,8 +77,8 @@ func openTill(t *testing.T, url, through string) *till {
 	return b
 }
 
-// pay writes and settles in one transaction. It does what is given before it settles and
-// before it commits.
+// pay writes and settles in one transaction. It calls settle before it settles, and
+// commit before it commits.
 func (b *till) pay(r *http.Request, n int, settle, commit func()) error {
 	key, claim := r.Header.Get("Idempotency-Key"), r.Header.Get("Stet-Claim")
 	return pgx.BeginFunc(context.Background(), b.own, func(tx pgx.Tx) error {
@@ -113,8 +113,8 @@ func (b *till) start(t *testing.T, route string) *instance {
 	return startProxy(t, "--config", file)
 }
 
-// paid sends a payment until it is paid, and checks that it was once, and is told so
-// from then on.
+// paid sends a payment until it is paid, and checks that it was paid once and that later
+// requests get this outcome.
 func (b *till) paid(t *testing.T, p *instance, key string) {
 	t.Helper()
 	var first string
@@ -155,7 +155,7 @@ func stale(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "ST002"
 }
 
-// Wherever a sidecar dies, the payment is made once, and the next sidecar says so.
+// At each point where a sidecar dies, the payment is made once, and the next sidecar returns it.
 func TestSidecarThatDiesAnywhereLeavesNothingUnknown(t *testing.T) {
 	b := openTill(t, rig.Postgres(t).Database(t), "")
 	next := b.start(t, "lease: 500ms")
@@ -211,8 +211,8 @@ func TestServiceThatIsPausedCannotSettleLate(t *testing.T) {
 	b.paid(t, p, "k")
 }
 
-// It has settled, and is away before its COMMIT: until that has come, or failed, there is
-// no telling, and a retry is told so.
+// The service has settled and pauses before its COMMIT. Until the commit ends, the outcome is
+// open, and a retry gets 409.
 func TestServiceThatIsPausedBeforeItsCommitIsInFlight(t *testing.T) {
 	b := openTill(t, rig.Postgres(t).Database(t), "")
 	p := b.start(t, "lease: 300ms, timeout: 400ms")

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// What is shown of a stored response is the response: no bytes of the codec, and none
+// The output has the response: no bytes of the codec, and none
 // that a terminal would obey.
 func TestStoredResponseIsShownAsOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")

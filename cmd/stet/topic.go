@@ -2,16 +2,16 @@ package main
 
 import "github.com/spf13/cobra"
 
-// newStoreTopic is what 'stet help store' says. A test has it name every option.
+// newStoreTopic is the text of 'stet help store'. A test checks that it names every option.
 func newStoreTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "store",
 		Short: "Which stores there are, and their options",
-		Long: `Every command that has --store has these options, too, and --config FILE, which
-takes what is under store: in a configuration of stet proxy; flags go before it.
-There, --store-schema is store.schema; 'stet check --reference' explains each.
-An option that the store does not have is refused. 'stet keys' takes encryption from
-there, too, or from --encryption-keys and --encryption-accept-plain.
+		Long: `Every command with --store has these options, and --config FILE, which reads the
+section store: of a configuration of stet proxy. A flag overrides the file. There,
+--store-schema is store.schema; 'stet check --reference' explains each option.
+An option of another store is refused. 'stet keys' also reads encryption from the
+file, or from --encryption-keys and --encryption-accept-plain.
 
   any store   --store-timeout, --store-sweep-every; --store-cache and
               --store-cache-age, for processes that run operations

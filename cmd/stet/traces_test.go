@@ -12,7 +12,7 @@ import (
 )
 
 // TestProxyTellsACollectorOfItsSpans: the trace of the client continues in the
-// proxy's spans and in the service, and nothing that must not be told is told.
+// proxy's spans and in the service, and they have no secret.
 func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 	const trace, key, body = "0af7651916cd43dd8448eb211c80319c", "canary-key-4711", `{"canary":"body-4711"}`
 	var mu sync.Mutex
@@ -53,17 +53,17 @@ func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 		t.Errorf("the service was sent the traceparent %q; want the client's trace and the handler's span", got)
 	}
 	p.signal(syscall.SIGTERM)
-	<-p.done // which sends what is left
+	<-p.done // which sends the remaining spans
 	mu.Lock()
 	defer mu.Unlock()
 	for _, want := range []string{"stet claim", "stet handler", "stet settle", "payments-sidecar", "stet.replayed"} {
 		if !bytes.Contains(sent.Bytes(), []byte(want)) {
-			t.Errorf("the collector was not told of %q", want)
+			t.Errorf("the collector did not get %q", want)
 		}
 	}
 	for _, secret := range []string{key, "body-4711", "/payments"} {
 		if bytes.Contains(sent.Bytes(), []byte(secret)) {
-			t.Errorf("the collector was told %q", secret)
+			t.Errorf("the collector got %q", secret)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestWhatAServiceSendsUnaskedIsNotLogged(t *testing.T) {
 		if !answered(connect(t, p.url, "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")) {
 			t.Fatalf("no answer: %s", p.log())
 		}
-		// On a connection that is still open, the next request would be answered by what came unasked.
+		// On a connection that is still open, the next request would get the unsolicited response.
 		select {
 		case <-ended:
 		case <-time.After(time.Minute):

@@ -126,10 +126,10 @@ func (s *pageService) request(ctx context.Context, _ http.ResponseWriter, r *htt
 func TestStatementsOfThePageMakeANoBinding(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]lateness{
-		"before it writes, to the end":      {},
-		"before it writes, to the verdict":  {beforeRetry: true},
-		"after it has written, rolled back": {written: true, rolledBack: true},
-		"after it has written, committed":   {written: true, paid: true},
+		"before it writes, to the end":        {},
+		"before it writes, to the resolution": {beforeRetry: true},
+		"after it has written, rolled back":   {written: true, rolledBack: true},
+		"after it has written, committed":     {written: true, paid: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

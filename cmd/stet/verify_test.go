@@ -18,7 +18,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// freeAddr is an address that nobody listens on.
+// freeAddr is an address without a listener.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	addr, err := rig.FreeAddr() // which no connection takes in the meantime
@@ -60,7 +60,7 @@ func TestVerifySaysWhatIsWrongWithItsFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--url is missing": {"verify"},
 		"no colon":         {"verify", "--url", down.URL, "-H", "nonsense"},
-		"table or json":     {"verify", "--url", down.URL, "-o", "xml"},
+		"table or json":    {"verify", "--url", down.URL, "-o", "xml"},
 		"--probe":          {"verify", "--url", down.URL, "--probe", "256.0.0.1:1"},
 		"succeeds":         {"verify", "--url", down.URL},
 	} {

@@ -29,7 +29,7 @@ func accepting(t *testing.T, upstream, store, route, async string) (file string)
 	return file
 }
 
-// outcomeOf asks for a payment until it has ended, and wants one that is replayed.
+// outcomeOf polls a payment until it has ended, and wants a replay.
 func outcomeOf(t *testing.T, p *instance, key string) (status int, body string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -175,7 +175,7 @@ func TestLateServiceOfADeadWorkerCannotSettle(t *testing.T) {
 	}
 }
 
-// TestWorkerNeedsTheStoreOfTheProxy: it refuses to work on one that no proxy can reach.
+// TestWorkerNeedsTheStoreOfTheProxy: it refuses a store that no proxy can reach.
 func TestWorkerNeedsTheStoreOfTheProxy(t *testing.T) {
 	if status, _, stderr := command(t, "worker"); status != exitUsage || !strings.Contains(stderr, "--config") {
 		t.Errorf("without a configuration: %d %s", status, stderr)

@@ -1,5 +1,5 @@
-// Package admin is how operators look at operations and change them by hand: at
-// a store, or at the admin API of a process that has one.
+// Package admin lets operators read operations and change them by hand: in a store, or by the
+// admin API of a process.
 package admin
 
 import (
@@ -16,12 +16,11 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// API is what an operator can do with operations. What a store or an admin API says is an *Error.
+// API has the calls of an operator. Errors of a store or an admin API are of type *Error.
 type API interface {
 	// List returns a page of records, without their results.
 	List(ctx context.Context, q store.Query) (Page, error)
-	// Get returns a record, with its result if that is asked for; one with the
-	// state "none" if there is none.
+	// Get returns a record, with its result if requested. Without a record, the state is "none".
 	Get(ctx context.Context, id store.ID, result bool) (Record, error)
 	// Change makes a change if the record has not changed since it was shown, and returns
 	// its audit entry.
@@ -42,7 +41,7 @@ type Record struct {
 	Class       string     `json:"class,omitempty"`
 	Name        string     `json:"name,omitempty"`
 	Ref         string     `json:"ref,omitempty"`   // encrypted if it begins with "sealed:", with what follows then
-	KeptScope   string     `json:"scope,omitempty"` // what its policy keeps, as the record has it (see store.Kept); what is not printable is a question mark
+	KeptScope   string     `json:"scope,omitempty"` // as the policy stores it (see store.Kept); unprintable characters are question marks
 	KeptKey     string     `json:"key,omitempty"`
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
@@ -56,13 +55,13 @@ type Record struct {
 	SettledAt   *time.Time `json:"settled_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
 	ForgetAt    *time.Time `json:"forget_at,omitempty"`
-	Adapter     string     `json:"face,omitempty"`     // the adapter that stored the outcome
+	Adapter     string     `json:"adapter,omitempty"`  // the adapter that stored the outcome
 	Reason      string     `json:"reason,omitempty"`   // why it failed, where no handler has said it
 	Result      []byte     `json:"result,omitempty"`   // base64
 	Response    *Response  `json:"response,omitempty"` // what a client gets that asks by HTTP
 }
 
-// Damaged stands in the place of the state of a record that cannot be read.
+// Damaged is the state of a record that cannot be read.
 const Damaged = "damaged"
 
 // NewRecord converts a record for operators.
@@ -88,7 +87,7 @@ func NewRecord(rec store.Record) Record {
 	return r
 }
 
-// printable is a text without what a terminal would take for more than a text.
+// printable replaces characters that a terminal would interpret.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -103,7 +102,7 @@ func (r Record) Settled() bool {
 	return r.State == store.Completed.String() || r.State == store.Failed.String()
 }
 
-// Note says what an operator should know beside the state.
+// Note explains the state to an operator.
 func (r Record) Note() string {
 	switch {
 	case r.Damage != "":
@@ -123,8 +122,8 @@ func (r Record) Note() string {
 	}
 }
 
-// Short is what tells an ID from others for a person, who types it to confirm a
-// change: the last digits, because the first are those of the scope.
+// Short returns the last digits of an ID, which a person types to confirm a change. The first
+// digits are those of the scope.
 func Short(id string) string { return id[max(0, len(id)-shortDigits):] }
 
 const shortDigits = 12
@@ -178,8 +177,7 @@ func values(q store.Query) url.Values {
 	return v
 }
 
-// ParseQuery undoes what a Remote makes of a query. Names that it does not know
-// are errors.
+// ParseQuery reads the URL values of a Remote's query. Unknown names are errors.
 func ParseQuery(v url.Values) (q store.Query, err error) {
 	for name, texts := range v {
 		if len(texts) > 1 && name != "state" {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Challenge is the WWW-Authenticate field of a response to a request without a
-// token, or with one that is not the token (RFC 6750, section 3).
+// Challenge is the WWW-Authenticate field of a response to a request without a token, or with
+// a wrong token (RFC 6750, section 3).
 func Challenge(r *http.Request) string {
 	if r != nil && r.Header.Get("Authorization") != "" {
 		return `Bearer realm="stet", error="invalid_token"`

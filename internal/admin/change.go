@@ -35,8 +35,8 @@ type Change struct {
 	Via    string `json:"-"`            // how it was asked for, for the audit
 	Fence  int64  `json:"fence,string"` // of the record that was shown
 	Reason string `json:"reason"`       // why; required
-	Actor  string `json:"actor"`        // who decides; required, and at an admin API only what they say
-	Says   string `json:"-"`            // who decides, as they say, where Actor is known
+	Actor  string `json:"actor"`        // who decides; required
+	Says   string `json:"-"`            // the name that the caller gave, if Actor is known
 	DryRun bool   `json:"dry_run,omitempty"`
 	// Class names the policy whose retention the outcome gets.
 	Class string `json:"class,omitempty"`
@@ -173,7 +173,7 @@ const (
 type Entry struct {
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`
-	Says   string    `json:"says,omitempty"` // who they are, as they say
+	Says   string    `json:"says,omitempty"` // the name that the caller gave
 	Via    string    `json:"via,omitempty"`
 	Why    string    `json:"why"`
 	Action string    `json:"action"`

@@ -16,7 +16,7 @@ type Condition struct {
 	Title  string
 }
 
-// Conditions lists those that there are.
+// Conditions lists all conditions.
 var Conditions = []*Condition{
 	Invalid, NotJSON, TooLarge, NotFound, NoPage, NoMethod, TokenRequired, NotAllowed, ReadOnly, CrossOrigin, HostRefused,
 	Changed, NotPossible, LeaseAlive, Unreadable, NoBrowser, StoreFailed, AuditFailed,

@@ -7,7 +7,7 @@ import (
 
 // FromThisHost reports whether a request comes from this host, for a name that no
 // other site can have: a page of such a site may have its own name resolved to this
-// host (DNS rebinding), and then reads what it is answered.
+// host (DNS rebinding), and then reads the response.
 func FromThisHost(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -209,9 +209,9 @@ const (
 	summaryTime  = 5 * time.Second
 )
 
-// summary counts what is not settled, which stores find without looking
-// they have, and stops where that takes long. What may need an operator comes first, and
-// is not lost among what only waits for a worker.
+// summary counts operations that are not settled, which stores find by an index, and stops after
+// a time limit. It counts operations that may need an operator first, and operations for a
+// worker last.
 func (h *handler) summary(r *http.Request) (any, error) {
 	answer := struct {
 		Running          int        `json:"running"`
@@ -247,7 +247,7 @@ func (h *handler) summary(r *http.Request) (any, error) {
 	}
 	answer.AcceptedComplete, err = h.count(ctx, func(admin.Record) { answer.Accepted++ }, store.Accepted)
 	if ctx.Err() != nil {
-		err = nil // what was counted so far is something
+		err = nil // a partial count is still of use
 	}
 	return answer, err
 }
@@ -258,7 +258,7 @@ func (h *handler) count(ctx context.Context, each func(admin.Record), states ...
 	for n := range summaryPages {
 		page, err := h.admin.List(ctx, q)
 		if err != nil && n > 0 && ctx.Err() != nil {
-			return false, nil // what was counted so far is something
+			return false, nil // a partial count is still of use
 		}
 		if err != nil {
 			return false, err

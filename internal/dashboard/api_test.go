@@ -89,7 +89,7 @@ func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
 	}
 }
 
-// However many wait for a worker, what needs somebody is counted exactly.
+// However many operations wait for a worker, those for an operator are counted exactly.
 // In a bubble, because a summary ends after some seconds.
 func TestBacklogHidesNothingInTheSummary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 		t.Errorf("got %+v; want len(page.Records) == 1, page.Records[0].State == \"accepted\"", page)
 	}
 	if a := f.change("work", "resolve", admin.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != store.Accepted {
-		t.Errorf("what nobody has begun: %d %s", a.status, a.body)
+		t.Errorf("an operation that was never begun: %d %s", a.status, a.body)
 	}
 	if _, err := f.store.Take(t.Context(), store.TakeRequest{ID: f.engine.ID("acme", "work"), Owner: store.NewOwner(), Lease: time.Minute}); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
 	if rec := f.record("unknown"); rec.State != store.Completed || rec.Gone {
 		t.Errorf("a stale fence has changed it: %+v", rec)
 	}
-	// A resolution on what somebody else has resolved in the meantime, under the same fence.
+	// A resolution after another operator has resolved the operation, under the same fence.
 	dead := f.record("dead")
 	f.change("dead", "resolve", admin.Change{As: "completed"})
 	if a := f.change("dead", "release", admin.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != store.Completed {
@@ -261,7 +261,7 @@ func TestLiveRunIsNotChangedByHand(t *testing.T) {
 		t.Errorf("expire: %d %s", a.status, a.body)
 	}
 	if a := f.change("never", "release", admin.Change{Fence: 1}); a.status != 404 {
-		t.Errorf("what is not there: %d %s", a.status, a.body)
+		t.Errorf("a missing operation: %d %s", a.status, a.body)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestDryRunChangesNothingAndIsWrittenDown(t *testing.T) {
 func TestChangesAreWrittenDownBeforeAndAfter(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	fence := f.record("unknown").Fence
-	f.change("unknown", "resolve", admin.Change{As: "failed", Reason: "the processor's books, ticket 7", Actor: "ada"})
+	f.change("unknown", "resolve", admin.Change{As: "failed", Reason: "the processor's books, case 7", Actor: "ada"})
 	f.change("running", "release", admin.Change{})
 	entries := f.audit.entries(t)
 	if len(entries) != 4 {
@@ -296,7 +296,7 @@ func TestChangesAreWrittenDownBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s: %+v", want, e)
 		}
 	}
-	if e := entries[1]; e.Why != "the processor's books, ticket 7" || e.Action != "resolve" || e.From != (admin.Stood{State: "unknown", Fence: fence, Attempt: 1}) || e.To != "failed" || e.Store != "memory" {
+	if e := entries[1]; e.Why != "the processor's books, case 7" || e.Action != "resolve" || e.From != (admin.Stood{State: "unknown", Fence: fence, Attempt: 1}) || e.To != "failed" || e.Store != "memory" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -334,7 +334,7 @@ func (f *office) fence(key string) string {
 	return r.Fence
 }
 
-// broken is a store that fails with something that nobody should see.
+// broken is a store whose error has a secret.
 type broken struct{ store.Store }
 
 func (broken) Read(context.Context, store.ID) (store.Record, error) {

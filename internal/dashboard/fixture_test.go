@@ -38,7 +38,7 @@ type office struct {
 	log     *book
 }
 
-// book is what was written to a log.
+// book is a log.
 type book struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -215,7 +215,7 @@ func (f *office) change(key, action string, c admin.Change, header ...string) an
 		c.Fence = f.record(key).Fence
 	}
 	if c.Reason == "" {
-		c.Reason = "ticket 7"
+		c.Reason = "case 7"
 	}
 	if c.Actor == "" {
 		c.Actor = "ada"

@@ -90,7 +90,7 @@ func TestWithoutATokenThereIsNothingButLooking(t *testing.T) {
 		}
 	}
 	if about := decode[struct{ Changes bool }](t, f.ask("GET", "/v1/about", "")); about.Changes {
-		t.Error("the page is told that it can make changes")
+		t.Error("about allows changes")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
 			t.Errorf("%q: %d %s", who, a.status, a.body)
 		}
 	}
-	if a := f.change("unknown", "release", admin.Change{Actor: "somebody else"}, "X-User", "grace"); a.status != 200 {
+	if a := f.change("unknown", "release", admin.Change{Actor: "eve"}, "X-User", "grace"); a.status != 200 {
 		t.Fatalf("got %d %s; want a.status == 200", a.status, a.body)
 	}
 	for _, e := range f.audit.entries(t) {

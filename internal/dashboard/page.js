@@ -1,6 +1,5 @@
 "use strict";
-// Whatever comes from the API is put in as text, and only as text: it may hold
-// what a client or an upstream has written.
+// Content of the API is inserted only as text: a client or an upstream may have written it.
 
 const el = (id) => document.getElementById(id);
 const refreshEvery = 5000;
@@ -252,7 +251,7 @@ function present(r) {
   for (const [name, kept] of [["Kept scope", r.scope], ["Kept key", r.key]]) {
     if (kept) fields.push([name, kept]);
   }
-  for (const [name, time] of [["Claimed", r.claimed_at], [{ unknown: "Parked", retryable: "Released" }[r.state] || "Settled", r.settled_at], ["Result expires", r.expires_at], ["Forgotten", r.forget_at]]) {
+  for (const [name, time] of [["Claimed", r.claimed_at], [{ unknown: "Marked unknown", retryable: "Released" }[r.state] || "Settled", r.settled_at], ["Result expires", r.expires_at], ["Forgotten", r.forget_at]]) {
     if (time) fields.push([name, moment(time)]);
   }
   el("d-fields").replaceChildren(...fields.flatMap(([name, value]) => [make("dt", name), make("dd", String(value))]));
@@ -270,7 +269,7 @@ function present(r) {
   }
   for (const name of ["status", "type", "body", "reason", "confirm"]) el("c-" + name).value = "";
   el("c-books").hidden = settled;
-  el("c-question").textContent = settled ? "What is to be done?" : "What became of it?";
+  el("c-question").textContent = settled ? "Change the result?" : "Was it executed?";
   el("c-want").textContent = short(r.id);
   chosen();
 }
@@ -300,7 +299,7 @@ function written(response) {
   return lines.join("\n") + "\n\n" + readable(response.body || "");
 }
 
-// readable shows bytes as text, and those that are none as \xNN.
+// readable shows bytes as text, and invalid ones as \xNN.
 function readable(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   let text;
@@ -325,7 +324,7 @@ el("c-actions").addEventListener("change", chosen);
 
 function wanted(dryRun) {
   const a = action();
-  if (!a) throw new Error("What became of it? Choose one of them.");
+  if (!a) throw new Error("Was it executed? Choose an answer.");
   if (!el("c-reason").value.trim()) throw new Error("A reason is required, for the audit.");
   if (!about.who && !el("c-actor").value.trim()) throw new Error("Your name is required, for the audit.");
   const want = short(shown.id);

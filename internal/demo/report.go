@@ -86,7 +86,7 @@ func violations(r Result) []string {
 	return broken
 }
 
-// WriteTable writes both results side by side, and what they mean.
+// WriteTable writes both results side by side, and their meaning.
 func (r Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	row := func(what string, without, with any) { fmt.Fprintf(&b, "%-27s%15v%15v\n", what, without, with) }
@@ -104,7 +104,7 @@ func (r Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// Meaning says what the results mean.
+// Meaning explains the results.
 func (r Report) Meaning() string {
 	if len(r.Violations) > 0 {
 		return "stet broke its promise: " + strings.Join(r.Violations, "; ") + "."

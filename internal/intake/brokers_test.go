@@ -100,7 +100,7 @@ func (b *rabbitMQ) dead(t *testing.T) (all []letter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() // what was got and not acknowledged goes back
+	defer conn.Close() // unacknowledged messages return to the queue
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ type stored struct {
 }
 
 func newSQS(t *testing.T) broker {
-	t.Setenv("AWS_ACCESS_KEY_ID", "nobody")
+	t.Setenv("AWS_ACCESS_KEY_ID", "none")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "nothing")
 	t.Setenv("AWS_REGION", "eu-central-1")
 	b := &simpleQueue{queues: map[string][]*stored{}, name: "orders"}
@@ -379,7 +379,7 @@ func (b *simpleQueue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// take passes what is visible; of a group nothing while one is not.
+// take passes visible messages; none of a group that has an invisible one.
 func (b *simpleQueue) take(queue string, most, visibility int) (messages []any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -386,7 +386,7 @@ func TestVerifierSettlesWhatIsUnknown(t *testing.T) {
 		}).up(t)
 		p := consume(t, b, s, memory.New(memory.Options{}), "verify: {url: /which, after: 0s}")
 		b.send(t, message{"", "x", id("1"), "a"})
-		stettest.Eventually(t, "the verdict", func() bool { return p.decided(stetmsg.Replayed) == 1 })
+		stettest.Eventually(t, "the decision", func() bool { return p.decided(stetmsg.Replayed) == 1 })
 		done(t, b)
 		if n := len(s.got()["1"]); n != 1 {
 			t.Errorf("it was sent %d times", n)

@@ -42,7 +42,7 @@ type Source struct {
 	Ordered    bool // the broker must keep an order
 }
 
-// Options say what is done with the messages. All but Headers, Backoff, Await and Observe
+// Options configure the handling of messages. All but Headers, Backoff, Await and Observe
 // are required.
 type Options struct {
 	Engine      *stet.Engine
@@ -118,8 +118,7 @@ func (s Source) kind() (kind, error) {
 	return kind{}, wrong("from", "it is no URL of a broker; amqp://, amqps://, nats://, tls://, kafka:// and kafkas:// are, and the https:// of a queue of SQS")
 }
 
-// Check finds out what is wrong, and connects to nothing. The error is of *FieldErrors,
-// joined.
+// Check validates the source without a connection. The error joins *FieldErrors.
 func (s Source) Check() error {
 	k, err := s.kind()
 	if err != nil {
@@ -144,8 +143,8 @@ func (s Source) Check() error {
 	return errors.Join(errs...)
 }
 
-// Run connects to the broker, and receives until ctx ends and what was begun has ended. An
-// error is one of connecting, or that the broker has refused what it was asked for.
+// Run connects to the broker, and receives until ctx ends and running messages have ended. It
+// returns an error if it cannot connect, or if the broker refuses a request.
 func (s Source) Run(ctx context.Context, o Options) error {
 	k, err := s.kind()
 	if err != nil {
@@ -177,7 +176,7 @@ func (o Options) identity() stetmsg.Identity {
 	return stetmsg.Header(o.Scope, strings.TrimPrefix(o.ID, "header:"))
 }
 
-// operation is the operation of a message. What cannot be passed as it is has none.
+// operation returns the operation of a message, or an error if the message cannot be passed on unchanged.
 func (o Options) operation(e stetmsg.Envelope) (op stet.Op, err error) {
 	if int64(len(e.Body)) > o.MaxBody {
 		return op, fmt.Errorf("the message has %d bytes; max_body is %d", len(e.Body), o.MaxBody)
@@ -255,8 +254,7 @@ func consumer[M any](o Options, envelope func(M) stetmsg.Envelope, part func(m M
 	})
 }
 
-// unused is a consumer for the constructors of the brokers' packages, which say what is wrong
-// with their options.
+// unused is a consumer for the constructors of the brokers' packages, which validate their options.
 func unused[M any]() *stetmsg.Consumer[M] {
 	c, err := stetmsg.NewDirect(stetmsg.Options[M]{}, func(context.Context, M, int) stetmsg.Decision { return stetmsg.Decision{} })
 	if err != nil {

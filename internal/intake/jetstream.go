@@ -35,7 +35,7 @@ func checkNATS(s Source) error {
 	case strings.ContainsAny(s.DeadLetter, "*> \t\r\n"):
 		return wrong("dead_letter", "%q must be one subject, without wildcards and spaces", s.DeadLetter)
 	case s.Prefetch < 0 || s.Prefetch == 1:
-		return wrong("prefetch", "%d; it must be at least 2: a message that is handled, and one that is asked for", s.Prefetch)
+		return wrong("prefetch", "%d; it must be at least 2: one message in progress, and one requested", s.Prefetch)
 	case s.Credentials != "":
 		if _, err := os.ReadFile(s.Credentials); err != nil {
 			return wrong("credentials", "%w", err)
@@ -74,7 +74,7 @@ func runNATS(ctx context.Context, s Source, o Options) error {
 		return fmt.Errorf("the consumer %q of the stream %q: %w", s.Consumer, s.Stream, err)
 	}
 	if pending := of.CachedInfo().Config.MaxAckPending; s.Ordered && pending != 1 {
-		return misuse.Errorf("ordered: the consumer's MaxAckPending is %d; JetStream keeps the order of what it delivers again with 1 only", pending)
+		return misuse.Errorf("ordered: the consumer's MaxAckPending is %d; JetStream keeps the order of redelivered messages only with 1", pending)
 	}
 	if _, err := js.StreamNameBySubject(within, s.DeadLetter); err != nil {
 		return fmt.Errorf("dead_letter: a stream that gets the subject %q: %w", s.DeadLetter, err)

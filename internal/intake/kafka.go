@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
-const kafkaURL = "it must be like kafka://host:9092,host:9092, or with TLS kafkas://user:password@host:9093?sasl=scram-sha-512, with what is special in a user or password percent-encoded"
+const kafkaURL = "it must be like kafka://host:9092,host:9092, or with TLS kafkas://user:password@host:9093?sasl=scram-sha-512, with special characters of a user or password percent-encoded"
 
 // KafkaOptions returns the options of a client of Kafka that a URL names. The error is a
 // *FieldError, which does not quote the URL.
@@ -86,7 +86,7 @@ func checkKafka(s Source) error {
 	case len(s.Topics) == 0 || slices.Contains(s.Topics, ""):
 		return wrong("topics", "required: a list of topics that are received")
 	case s.Group == "":
-		return wrong("group", "required: the consumer group, which keeps what was received")
+		return wrong("group", "required: the consumer group, which stores the offsets")
 	case s.DeadLetter == "":
 		return wrong("dead_letter", "required: the topic that gets dead letters")
 	case slices.Contains(s.Topics, s.DeadLetter):

@@ -61,7 +61,7 @@ func TestReloadChangesWhatIsConsumedAndEndsWhatWasBegun(t *testing.T) {
 func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 	b := newKafka(t)
 	s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
-		if a.key == "1" { // else it is the target of what was emitted
+		if a.key == "1" { // else it is the target of the emitted message
 			w.Header().Set("Stet-Emit", `{"to": "paid", "body": {"n": 1}}`)
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -79,15 +79,15 @@ func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 		_ = p.Close()
 	})
 	b.send(t, message{"", "x", id("1"), "a"}, message{"", "x", id("1"), "a"})
-	stettest.Eventually(t, "what was emitted", func() bool { return len(s.got()["POST /hook"]) == 1 })
+	stettest.Eventually(t, "the emitted message", func() bool { return len(s.got()["POST /hook"]) == 1 })
 	if got := s.got()["POST /hook"][0]; got.body != `{"n": 1}` || len(s.got()["1"]) != 1 {
 		t.Errorf("%q was sent; the message was passed %d times", got.body, len(s.got()["1"]))
 	}
 }
 
-// What is unknown waits for a service that can be asked: its copies must not use up the
-// deliveries in the meantime.
-func TestWhatIsUnknownWaitsUntilTheServiceCanBeAsked(t *testing.T) {
+// An unknown operation waits until the service can be asked: its copies must not use up the
+// deliveries before.
+func TestUnknownOperationWaitsUntilTheServiceCanBeAsked(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		var knows atomic.Bool
 		s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
@@ -104,14 +104,14 @@ func TestWhatIsUnknownWaitsUntilTheServiceCanBeAsked(t *testing.T) {
 		const verify = "max_attempts: 1, verify: {url: /which, after: 1s}, lease: 2s"
 		p := consume(t, b, s, memory.New(memory.Options{}), verify)
 		b.send(t, message{"", "x", id("1"), "a"})
-		stettest.Eventually(t, "the doubt", func() bool { return len(s.got()["1"]) > 0 && p.paused() })
+		stettest.Eventually(t, "the unknown operation", func() bool { return len(s.got()["1"]) > 0 && p.paused() })
 		s.down()
 		p.end()
 		p = consume(t, b, s, p.keep, verify)
 		stettest.Eventually(t, "the pause", p.paused)
 		knows.Store(true)
 		s.up(t)
-		stettest.Eventually(t, "the verdict", func() bool { return p.decided(stetmsg.Replayed) == 1 })
+		stettest.Eventually(t, "the decision", func() bool { return p.decided(stetmsg.Replayed) == 1 })
 		if dead := b.dead(t); len(dead) > 0 {
 			t.Errorf("dead letters: %v", dead)
 		}

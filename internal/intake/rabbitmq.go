@@ -30,13 +30,13 @@ func (s Source) amqp(o Options) amqp.Options {
 
 func checkAMQP(s Source) error {
 	if _, err := rabbit.ParseURI(s.URL); err != nil { // its text has the password
-		return wrong("from", "it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
+		return wrong("from", "it must be like amqp://user:password@host:5672/vhost, with special characters percent-encoded")
 	}
 	switch {
 	case s.Queue == "":
 		return wrong("queue", "required: the queue that is received from")
 	case s.Ordered:
-		return wrong("ordered", "RabbitMQ keeps no order of what it delivers again")
+		return wrong("ordered", "RabbitMQ does not keep the order of redelivered messages")
 	case s.DeadLetter == s.Queue:
 		return wrong("dead_letter", "it is the queue itself: dead letters would come again and again")
 	case s.DeadLetter == toExchange:

@@ -36,7 +36,7 @@ var checks = []check{
 	{"a refusal is a problem document", "D07, 2.7; RFC 9457", problem},
 }
 
-// operation is a request with a key, and what came of the first one.
+// operation is a request with a key, and the response to the first one.
 type operation struct {
 	body, stamp string
 	quoted, key string
@@ -154,14 +154,14 @@ func together(ctx context.Context, s *service, _ operation) (Result, string) {
 		}
 	}
 	n := s.runs(stamp)
-	detail := fmt.Sprintf("%d requests: %d were told to wait, the others got one outcome", herd, conflicts)
+	detail := fmt.Sprintf("%d requests: %d got a 409 and must wait, the others got one outcome", herd, conflicts)
 	switch {
 	case n > 1:
 		return Fail, fmt.Sprintf("%d requests with one key were executed %d times", herd, n)
 	case !final.ok():
 		return Fail, fmt.Sprintf("%d requests, %d of them told to wait, and one after them got %v: none has succeeded", herd, conflicts, final)
 	case conflicts == herd:
-		return Warn, fmt.Sprintf("%d requests were all told to wait; only one that came after them was executed", herd)
+		return Warn, fmt.Sprintf("all %d requests got a 409; only a later one was executed", herd)
 	case hints < conflicts:
 		return Warn, detail + "; not all of the refusals had a Retry-After"
 	}

@@ -16,7 +16,7 @@ func mismatched(ctx context.Context, s *service, op operation) (Result, string) 
 	case n > 0:
 		return Fail, fmt.Sprintf("it was executed (%v): compare a digest of the request", a)
 	case a.ok():
-		return Fail, a.String() + ": the client is told that its second, different request succeeded"
+		return Fail, a.String() + ": the client concludes that its second, different request succeeded"
 	case a.status == 422:
 		return Pass, a.String()
 	case a.refused():

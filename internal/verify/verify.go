@@ -37,7 +37,7 @@ type Options struct {
 	Key    string      // name of the key's header; default Idempotency-Key
 	// Counter, if set, counts what arrives behind the service.
 	Counter *Counter
-	// Client sends. Default: one that does not retry, nor follow redirections.
+	// Client sends the requests. Default: a client that does not retry or follow redirections.
 	Client *http.Client
 	// Progress is called before each point.
 	Progress func(name string)
@@ -54,7 +54,7 @@ const (
 	Pass Result = "pass"
 	Fail Result = "fail"
 	Warn Result = "warn" // allowed, and a client may trip over it
-	Skip Result = "skip" // could not be told
+	Skip Result = "skip" // not known
 )
 
 // Point is one thing that was looked at.
@@ -62,10 +62,10 @@ type Point struct {
 	Name   string `json:"name"`
 	Source string `json:"source"` // who asks for it
 	Result Result `json:"result"`
-	Detail string `json:"detail,omitempty"` // what was seen; of a failure also what to do
+	Detail string `json:"detail,omitempty"` // the observation; for a failure also the remedy
 }
 
-// Report is what was found.
+// Report has the results.
 type Report struct {
 	URL        string  `json:"url"`
 	Points     []Point `json:"points"`
@@ -104,8 +104,8 @@ func (a answer) String() string {
 	return fmt.Sprintf("status %d", a.status)
 }
 
-// Run looks at the service. The error says why it could not be looked at, or not to the
-// end, as Report.Stopped does; what it does wrong is in the report.
+// Run examines the service. An error means that the examination did not start or end; Report.Stopped
+// has the same text. Faults of the service are in the report.
 func Run(ctx context.Context, o Options) (Report, error) {
 	report := Report{URL: o.URL, Points: []Point{}, Executions: o.Counter != nil}
 	err := o.fill()
@@ -123,7 +123,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return report, err
 }
 
-// fill sets defaults, and refuses what is wrong.
+// fill sets defaults and validates the options.
 func (o *Options) fill() error {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

@@ -59,18 +59,18 @@ func particular(h http.Handler) http.Handler {
 // shy tells all requests to wait of which several come at the same time.
 func shy(h http.Handler) http.Handler {
 	var mu sync.Mutex
-	here, crowd := 0, false
+	here, waiting := 0, false
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		if here++; here > 1 {
-			crowd = true
+			waiting = true
 		}
 		mu.Unlock()
 		time.Sleep(2 * moment) // so that the others come
 		mu.Lock()
-		refuse := crowd
+		refuse := waiting
 		if here--; here == 0 {
-			crowd = false
+			waiting = false
 		}
 		mu.Unlock()
 		if refuse {
@@ -124,7 +124,7 @@ var flaws = map[string]struct {
 	wrap   func(t *testing.T) (*Counter, http.Handler)
 	points []string
 }{
-	"no protection at all": {func(*testing.T) (*Counter, http.Handler) {
+	"no protection": {func(*testing.T) (*Counter, http.Handler) {
 		c := &Counter{}
 		return c, c
 	}, []string{"a retry gets the first answer again", "another payload under the key is refused with 422", "retries at the same time execute once",
@@ -139,7 +139,7 @@ var flaws = map[string]struct {
 			h.ServeHTTP(w, r)
 		})
 	}, []string{"malformed keys are refused with 400"}},
-	"whatever is as long as a UUID is a key": {func(t *testing.T) (*Counter, http.Handler) {
+	"any text as long as a UUID is a key": {func(t *testing.T) (*Counter, http.Handler) {
 		c, h := protected(t, stethttp.Options{})
 		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if k := r.Header.Get("Idempotency-Key"); len(k) >= 36 && len(k) <= 39 {
@@ -238,7 +238,7 @@ func TestEveryFlawIsFound(t *testing.T) {
 	}
 	for _, c := range checks {
 		if !seen[c.name] {
-			t.Errorf("no flaw is found by %q: nobody has seen it fail", c.name)
+			t.Errorf("no flaw is found by %q: no test has seen it fail", c.name)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestPointThatNeedsASuccessIsSkippedWithoutOne(t *testing.T) {
 	}
 	for _, p := range report.Points[1:] {
 		if p.Result != Skip || !strings.Contains(p.Detail, "status 409") || !strings.Contains(p.Detail, Unique) {
-			t.Errorf("%s: %s, %s; nobody has asked", p.Name, p.Result, p.Detail)
+			t.Errorf("%s: %s, %s; no request was sent", p.Name, p.Result, p.Detail)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func TestEachOperationHasAPayloadOfItsOwn(t *testing.T) {
 func TestHerdThatWasToldToWaitHasNoOutcome(t *testing.T) {
 	c, h := protected(t, stethttp.Options{})
 	if p := look(t, shy(h), c)["retries at the same time execute once"]; p.Result != Warn || strings.Contains(p.Detail, "others") {
-		t.Errorf("all were told to wait: %+v", p)
+		t.Errorf("all requests got a 409: %+v", p)
 	}
 	never := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "wait", http.StatusConflict) })
 	srv := httptest.NewServer(never)

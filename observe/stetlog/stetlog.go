@@ -87,7 +87,7 @@ func attributes(ev observe.Event, level slog.Level) []slog.Attr {
 		list = append(list, slog.String("class", ev.Class))
 	}
 	if ev.Kind == observe.Swept {
-		list = append(list, slog.Int("parked", ev.Swept.MarkedUnknown), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
+		list = append(list, slog.Int("marked_unknown", ev.Swept.MarkedUnknown), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
 	}
 	if ev.State != store.None {
 		list = append(list, slog.String("state", ev.State.String()))

@@ -63,7 +63,7 @@ func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
 		observe.Event{Kind: observe.Swept, Swept: store.Swept{MarkedUnknown: 1, Expired: 2, Purged: 3}})
 	for i, want := range []string{
 		`{"attempt":2,"class":"payments","elapsed":1000000000,"fence":7,"id":"` + id.String()[16:28] + `","state":"completed"}`,
-		`{"expired":2,"parked":1,"purged":3}`,
+		`{"expired":2,"marked_unknown":1,"purged":3}`,
 	} {
 		for _, name := range []string{"time", "level", "msg"} {
 			delete(got[i], name)
@@ -121,7 +121,7 @@ func TestWithoutALoggerTheDefaultOneIsAsked(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 	defer slog.SetDefault(old)
 	stetlog.New(stetlog.Options{}).Observe(t.Context(), observe.Event{Kind: observe.MarkedUnknown})
-	if !strings.Contains(out.String(), `level=WARN msg="stet: parked"`) {
+	if !strings.Contains(out.String(), `level=WARN msg="stet: marked_unknown"`) {
 		t.Errorf("%q", out.String())
 	}
 }

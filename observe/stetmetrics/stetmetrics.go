@@ -43,8 +43,8 @@ type Metrics struct {
 
 	records *prometheus.GaugeVec
 	oldest  *prometheus.GaugeVec
-	surveys *prometheus.CounterVec
-	survey  sync.Mutex // one at a time
+	scans   *prometheus.CounterVec
+	scan    sync.Mutex // one at a time
 }
 
 // New registers the metrics. An error is that of the registerer: they are
@@ -67,15 +67,15 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 			Help: "How long runs took, from the claim to the durable outcome.", Buckets: o.Buckets}, []string{"class"}),
 		claims: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "stet", Name: "claim_seconds",
 			Help: "How long the store took to grant claims, tries included: what a first request waits for it.", Buckets: claimBuckets}),
-		swept: counter("swept_records_total", "What sweeps did: parked, expired, purged.", "what"),
+		swept: counter("swept_records_total", "What sweeps did: marked_unknown, expired, purged.", "what"),
 		behind: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stet", Name: "sweep_behind",
 			Help: "1 if the last sweep left something to do."}),
-		records: gauge("records", "Records in a state that asks for attention, as last surveyed.", "state"),
-		oldest:  gauge("oldest_record_seconds", "Time since the oldest record in that state was claimed, as last surveyed.", "state"),
-		surveys: counter("surveys_total", "Surveys of the store, by how they ended: complete, cut, failed.", "result"),
+		records: gauge("records", "Records in a state that asks for attention, as last scanned.", "state"),
+		oldest:  gauge("oldest_record_seconds", "Time since the oldest record in that state was claimed, as last scanned.", "state"),
+		scans:   counter("scans_total", "Scans of the store, by how they ended: complete, cut, failed.", "result"),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.claims, m.swept, m.behind, m.records, m.oldest, m.surveys} {
+	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.claims, m.swept, m.behind, m.records, m.oldest, m.scans} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -102,7 +102,7 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 			m.runs.WithLabelValues(ev.Class).Observe(ev.Elapsed.Seconds())
 		}
 	case observe.Swept:
-		for what, n := range map[string]int{"parked": ev.Swept.MarkedUnknown, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
+		for what, n := range map[string]int{"marked_unknown": ev.Swept.MarkedUnknown, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
 			m.swept.WithLabelValues(what).Add(float64(n))
 		}
 		m.behind.Set(0)
@@ -119,12 +119,11 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 // alert already.
 const maxPages = 100
 
-// Survey looks through the store for running and unknown records, and sets the
-// gauges. It looks at no more than 100 pages. Call it now and then (once a minute
-// in one process will do), or leave that to Watch.
-func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
-	m.survey.Lock()
-	defer m.survey.Unlock()
+// Scan scans the store for running and unknown records, at most 100 pages, and sets the gauges.
+// Call it at intervals (once a minute in one process is enough), or use Watch.
+func (m *Metrics) Scan(ctx context.Context, st store.Browser) error {
+	m.scan.Lock()
+	defer m.scan.Unlock()
 	states := []store.State{store.Running, store.Unknown}
 	count, first := map[store.State]int{}, map[store.State]time.Time{}
 	q := store.Query{States: states, Limit: store.MaxBrowse}
@@ -132,7 +131,7 @@ func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
 	for range maxPages {
 		page, err := st.Browse(ctx, q)
 		if err != nil {
-			m.surveys.WithLabelValues("failed").Inc()
+			m.scans.WithLabelValues("failed").Inc()
 			return fmt.Errorf("stetmetrics: %w", err)
 		}
 		for _, rec := range page.Records {
@@ -146,7 +145,7 @@ func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
 			break
 		}
 	}
-	m.surveys.WithLabelValues(result).Inc()
+	m.scans.WithLabelValues(result).Inc()
 	for _, state := range states {
 		age := 0.0
 		if at, ok := first[state]; ok {
@@ -158,13 +157,13 @@ func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
 	return nil
 }
 
-// Watch scans the store at once and then every so often, until ctx ends. A
-// scan that failed is counted, and the next one is tried.
+// Watch scans the store at once and then at intervals of every, until ctx ends. It counts failed
+// scans and continues.
 func (m *Metrics) Watch(ctx context.Context, store store.Browser, every time.Duration) {
 	tick := time.NewTicker(max(every, time.Second))
 	defer tick.Stop()
 	for {
-		_ = m.Survey(ctx, store) // counted
+		_ = m.Scan(ctx, store) // counted
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

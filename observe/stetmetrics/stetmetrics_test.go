@@ -56,7 +56,7 @@ func TestWhatHappensIsCounted(t *testing.T) {
 		time.Sleep(time.Minute)
 		_, _ = st.Sweep(ctx, 100)
 		m.Observe(ctx, observe.Event{Kind: observe.Swept, Swept: store.Swept{MarkedUnknown: 1, More: true}})
-		if err := m.Survey(ctx, st); err != nil || dead.Fence == 0 {
+		if err := m.Scan(ctx, st); err != nil || dead.Fence == 0 {
 			t.Fatal(err)
 		}
 		want := `
@@ -67,11 +67,11 @@ stet_events_total{class="pay",event="claimed"} 3
 stet_events_total{class="pay",event="released"} 1
 stet_events_total{class="pay",event="replayed"} 1
 stet_events_total{class="pay",event="settled"} 2
-# HELP stet_oldest_record_seconds Time since the oldest record in that state was claimed, as last surveyed.
+# HELP stet_oldest_record_seconds Time since the oldest record in that state was claimed, as last scanned.
 # TYPE stet_oldest_record_seconds gauge
 stet_oldest_record_seconds{state="running"} 60
 stet_oldest_record_seconds{state="unknown"} 60
-# HELP stet_records Records in a state that asks for attention, as last surveyed.
+# HELP stet_records Records in a state that asks for attention, as last scanned.
 # TYPE stet_records gauge
 stet_records{state="running"} 1
 stet_records{state="unknown"} 1
@@ -139,7 +139,7 @@ func (endless) Browse(context.Context, store.Query) (store.Page, error) {
 	return store.Page{Next: "more"}, nil
 }
 
-func TestSurveysAreBoundedAndCounted(t *testing.T) {
+func TestScansAreBoundedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, m, reg := start(t, memory.New(memory.Options{}))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -151,16 +151,16 @@ func TestSurveysAreBoundedAndCounted(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		cancel()
 		<-done
-		if err := m.Survey(t.Context(), endless{}); err != nil {
+		if err := m.Scan(t.Context(), endless{}); err != nil {
 			t.Error(err)
 		}
 		want := `
-# HELP stet_surveys_total Surveys of the store, by how they ended: complete, cut, failed.
-# TYPE stet_surveys_total counter
-stet_surveys_total{result="cut"} 1
-stet_surveys_total{result="failed"} 2
+# HELP stet_scans_total Scans of the store, by how they ended: complete, cut, failed.
+# TYPE stet_scans_total counter
+stet_scans_total{result="cut"} 1
+stet_scans_total{result="failed"} 2
 `
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "stet_surveys_total"); err != nil {
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "stet_scans_total"); err != nil {
 			t.Error(err)
 		}
 	})

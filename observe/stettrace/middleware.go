@@ -118,7 +118,7 @@ func (c *call) leave(ctx context.Context, returned bool) {
 	c.began = time.Now()
 }
 
-// end ends what is left.
+// end ends the remaining spans.
 func (c *call) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,10 +13,9 @@
 //	stet handler  the handler; the parent of the handler's own spans
 //	stet settle   until the outcome is durable, or the claim released
 //
-// The claim of a replay has a link to the handler's span of the run, in whatever
-// process and trace that was. It finds it in what is stored with the
-// outcome (observe.Trace), so a replay of what a verifier or an operator has
-// resolved has none.
+// The claim of a replay has a link to the handler's span of the run, also of
+// another process and trace. The trace is stored with the outcome (observe.Trace). An outcome that
+// a verifier or an operator resolved has none.
 //
 // Attributes are the event's name, class, state, attempt and digest of the
 // operation (stet.event, stet.class, stet.state, stet.attempt, stet.id) and

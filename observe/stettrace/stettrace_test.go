@@ -51,7 +51,7 @@ type process struct {
 	engine   *stet.Engine
 	handler  http.Handler
 	dump     exporter
-	next     atomic.Int64 // events that the next observer was told of
+	next     atomic.Int64 // events of the next observer
 }
 
 func start(t *testing.T, store store.Store, policy stet.Policy, h http.HandlerFunc) *process {
@@ -187,7 +187,7 @@ func TestRunHasSpansOfClaimHandlerAndSettling(t *testing.T) {
 				t.Errorf("claim %v, settle %v", claim.Attributes(), settle.Attributes())
 			}
 			if p.next.Load() != 2 {
-				t.Errorf("the next observer was told of %d events", p.next.Load())
+				t.Errorf("the next observer got %d events", p.next.Load())
 			}
 		})
 	}
@@ -220,7 +220,7 @@ func TestReplayLinksToTheHandlersSpanOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// errStore fails on demand, in words that nobody else is to hear.
+// errStore fails on demand, with a secret in the error.
 type errStore struct {
 	*memory.Store
 	err error
@@ -292,7 +292,7 @@ func TestSpansTellWhatARequestCameTo(t *testing.T) {
 		"nothing":       "claim claimed, handler, settle released",
 		"panic":         "claim claimed, handler!, settle settled",
 		"panic again":   "claim replayed",
-		"unknown":       "claim claimed, handler, settle parked!",
+		"unknown":       "claim claimed, handler, settle marked_unknown!",
 		"unknown again": "claim told_unknown!",
 		"malformed":     "",
 		"in flight":     "claim in_flight",
@@ -349,8 +349,8 @@ func TestHandlerWhoseTimeIsUpIsAnError(t *testing.T) {
 	}
 }
 
-// What the handler begins by itself is told of in the handler's span, and what
-// nobody has put a middleware around, in the caller's.
+// An operation that the handler begins is an event of the handler's span. An operation without
+// a middleware is an event of the caller's.
 func TestOtherOperationsAreEventsOfTheCallersSpan(t *testing.T) {
 	var p *process
 	p = start(t, memory.New(memory.Options{}), stet.Policy{}, func(w http.ResponseWriter, r *http.Request) {
