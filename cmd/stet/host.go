@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/observe/stetlog"
 	"github.com/stet-go/stet/observe/stetmetrics"
 	"github.com/stet-go/stet/store"
@@ -96,7 +97,12 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: &quiet{next: stetlog.New(stetlog.Options{Logger: h.log})}})
+	logged := stetlog.New(stetlog.Options{Logger: h.log})
+	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: observe.Func(func(ctx context.Context, ev observe.Event) {
+		if ev.Kind != observe.Unsent { // the proxy itself logs these, a line for each target
+			logged.Observe(ctx, ev)
+		}
+	})})
 	if err != nil {
 		return nil, err
 	}

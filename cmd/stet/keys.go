@@ -235,7 +235,7 @@ Authorization header. Several together are "LENGTH:VALUE," each, without spaces.
 		},
 	}
 	k.name(cmd)
-	cmd.Flags().BoolVar(&body, "body", false, "show the stored result; an encrypted one takes $"+keyVariable)
+	cmd.Flags().BoolVar(&body, "body", false, "show the stored result; an encrypted one needs --config or --encryption-keys")
 	return cmd
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
-	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store"
 )
 
@@ -31,63 +29,36 @@ type change struct {
 
 	keep       store.Retention
 	plain      bool
-	encryption stet.Encryption // with the key of keyVariable, if it is needed
+	encryption stet.Encryption // of the response that will be stored
 }
-
-// keyVariable is the variable of the environment with the name and the secret of
-// the key that the service encrypts with.
-const keyVariable = "STET_ENCRYPTION_KEY"
 
 const defaultRetention = 24 * time.Hour // store.Retention's
 
 // sealed checks how the service encrypts the response that will be stored. Without encryption,
 // or with another key, the service would read it as damaged, permanently.
-func (c *change) sealed() error {
-	if c.plain {
-		config, err := c.read()
-		if err == nil && config.Encryption != nil {
-			err = errors.New("--plain, and the configuration says that the service encrypts; leave one of them out")
-		}
-		return err
-	}
-	o, known, err := c.keys.encryption()
+func (c *change) sealed() (err error) {
+	known := false
+	c.encryption, known, err = c.keys.encryption()
 	switch {
 	case err != nil:
 		return err
-	case !known:
-		return fmt.Errorf("does the service encrypt results? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
+	case c.plain && len(c.encryption.Keys) > 0:
+		return errors.New("--plain, and the configuration says that the service encrypts; leave one of them out")
+	case !c.plain && !known:
+		return errors.New("does the service encrypt results? If it does, give --config or --encryption-keys '[{name: NAME, file: FILE}]'; if not, give --plain")
 	}
-	c.encryption = o
 	return nil
 }
 
-// encryption is that of the configuration or of flags, else that of the key in
-// keyVariable. A configuration without it says that there is none; known is false if
-// nothing says anything.
+// encryption returns how the service encrypts results, by the configuration or the flags. It is
+// known if one of them was given; a configuration without keys means no encryption.
 func (k *keys) encryption() (o stet.Encryption, known bool, err error) {
 	c, err := k.read()
-	switch {
-	case err != nil:
-		return o, false, err
-	case c.Encryption != nil:
+	if err == nil && c.Encryption != nil {
 		o, err = c.Encrypts()
 		return o, true, err
-	case os.Getenv(keyVariable) != "":
-		o, err = encryption()
-		return o, true, err
 	}
-	return o, k.file != "", nil
-}
-
-// encryption is that of the key in keyVariable.
-func encryption() (o stet.Encryption, err error) {
-	name, encoded, _ := strings.Cut(os.Getenv(keyVariable), "=")
-	secret, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || name == "" || len(secret) != seal.SecretSize {
-		return o, fmt.Errorf("%s must be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
-	}
-	o.Keys = []stet.EncryptionKey{{Name: name, Secret: secret}}
-	return o, nil
+	return o, k.file != "", err
 }
 
 // flags adds what all changes have in common.
@@ -134,7 +105,7 @@ func (k *keys) newResolve() *cobra.Command {
 	f.IntVar(&status, "status", 0, "status of the response that retries get")
 	f.StringVar(&body, "body-file", "", "file with its content")
 	f.StringArrayVar(&header, "header", nil, `field of its header, like "Content-Type: application/json"`)
-	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: it does, with $"+keyVariable+", NAME=base64)")
+	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: as --config or --encryption-keys says)")
 	c.retention(cmd, "how long the response is kept, as in the service's policy")
 	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key is known after it was executed")
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions([]string{"completed", "failed", "not-executed"}, cobra.ShellCompDirectiveNoFileComp))

@@ -24,7 +24,6 @@ func TestKeysEncryptAsTheConfigurationOrFlagsSay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv(keyVariable, "")
 	const args = "resolve unknown --scope acme --as completed --status 201 --reason r --yes"
 	for _, flags := range [][]string{{"--config", config}, {"--encryption-keys", "[{name: k1, file: " + key + "}]"}} {
 		d := newShop(t)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
-	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
@@ -218,33 +216,6 @@ func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
 		if status == exitOK || out != "" || !strings.Contains(errs, want) || d.state(strings.Fields(args)[1]) != before {
 			t.Errorf("%s: %d %s%s", args, status, out, errs)
 		}
-	}
-}
-
-// A result that the service cannot open would be damaged to it, for good.
-func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
-	d := newShop(t)
-	secret := bytes.Repeat([]byte{7}, seal.SecretSize)
-	const args = "resolve unknown --scope acme --as completed --status 201 --reason r --yes"
-	for _, wrong := range []string{"", "k1", "k1=", "=" + base64.StdEncoding.EncodeToString(secret), "k1=" + base64.StdEncoding.EncodeToString(secret[1:]), "k1=c2VjcmV0!"} {
-		t.Setenv(keyVariable, wrong)
-		if status, _, errs := d.run("", args); status != exitUsage || !strings.Contains(errs, keyVariable) || strings.Contains(errs, "c2VjcmV0") || d.state("unknown") != store.Unknown {
-			t.Errorf("with the key %q: %d %s", wrong, status, errs)
-		}
-	}
-	t.Setenv(keyVariable, "k1="+base64.StdEncoding.EncodeToString(secret))
-	if status, _, errs := d.run("", args); status != exitOK {
-		t.Fatalf("got %d %s; want status == exitOK", status, errs)
-	}
-	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	engine := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: secret}}}})
-	run, err := engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "unknown", Fingerprint: stet.NewFingerprint([]byte("x"))})
-	if err != nil || !run.Replayed() {
-		t.Errorf("the service does not replay it: %v", err)
 	}
 }
 

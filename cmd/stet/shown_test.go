@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,10 +43,13 @@ func TestStoredResponseIsShownAsOne(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(keyVariable, "a="+base64.StdEncoding.EncodeToString(secret))
+	keyFile := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(keyFile, []byte(base64.StdEncoding.EncodeToString(secret)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const want = "\nHTTP 201\nContent-Type: application/json\nX-Evil: \\x1b[2J\n\n{\"charge\": 7}\n\\x1b]0;owned\\x07\\xff\n"
 	for _, key := range []string{"plain", "encrypted"} {
-		status, out, errs := command(t, "keys", "get", key, "--scope", "single-tenant", "--store", file, "--body")
+		status, out, errs := command(t, "keys", "get", key, "--scope", "single-tenant", "--store", file, "--body", "--encryption-keys", "[{name: a, file: "+keyFile+"}]")
 		if status != exitOK || !strings.HasSuffix(out, want) {
 			t.Errorf("%s: %d %s%s", key, status, out, errs)
 		}
@@ -53,7 +57,6 @@ func TestStoredResponseIsShownAsOne(t *testing.T) {
 	if _, out, _ := command(t, "keys", "get", "plain", "--scope", "single-tenant", "--store", file, "--body", "-o", "json"); !strings.Contains(out, `"response":{"status":201,`) {
 		t.Error(out)
 	}
-	t.Setenv(keyVariable, "")
 	if status, out, errs := command(t, "keys", "get", "encrypted", "--scope", "single-tenant", "--store", file, "--body"); status == exitOK || strings.Contains(out, "charge") || !strings.Contains(errs, "encrypted") {
 		t.Errorf("without the key: %d %s%s", status, out, errs)
 	}

@@ -41,14 +41,10 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 	}
-	about := resource.Default()
-	for _, r := range []*resource.Resource{
-		resource.NewSchemaless(attribute.String("service.name", "stet-proxy")),
-		resource.Environment(), // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
-	} {
-		if about, err = resource.Merge(about, r); err != nil {
-			return nil, err
-		}
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", "stet-proxy")),
+		resource.WithFromEnv()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name
+	if err != nil {
+		return nil, err
 	}
 	t := &traces{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}
 	tracer := stettrace.New(stettrace.Options{Provider: t.provider, Next: o.Observer})
