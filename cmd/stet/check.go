@@ -16,10 +16,10 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Validate a configuration of the proxy",
-		Long: `check reads a configuration of stet proxy, with the environment variables that it
-names, and prints each error with its line. It connects to nothing. --reference
-prints a configuration with every field, explained: a good one to start with.
---schema prints the JSON schema, with which editors complete a configuration.`,
+		Long: `check reads a configuration of stet proxy, with the environment variables that
+it names, and prints each error with its line. It connects to nothing.
+--reference prints a configuration with every field, explained: a good one to
+start with. --schema prints the JSON schema, with which editors complete it.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if reference || schema {
 				return cobra.NoArgs(cmd, args)
