@@ -128,11 +128,9 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 		return nil, err
 	}
 	h.later(h.handler.Close)
-	countProxy(registry, h.handler)
-	registry.MustRegister(messageCounts{h.handler})
 	h.servers = &servers{log: h.log, most: cmp.Or(c.Limits.Connections, proxy.DefaultConnections), failed: make(chan error, 2)}
 	h.later(func() error { h.servers.close(); return nil })
-	countConnections(registry, h.servers)
+	exportCounts(registry, h.handler, h.servers)
 	return proxy.NewAdmin(h.handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), nil
 }
 

@@ -64,7 +64,7 @@ func (k *keys) name(cmd *cobra.Command) {
 // the options and the audit.
 func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func(admin.API) error) error {
 	if k.admin != "" {
-		if k.has("store.url") != "" || k.file != "" {
+		if k.given["store.url"] != "" || k.file != "" {
 			return usage{errors.New("either --admin or --store (or --config)")}
 		}
 		remote, err := admin.NewRemote(k.admin, os.Getenv(adminVariable))

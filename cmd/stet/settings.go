@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,11 +16,9 @@ import (
 // settings are flags for the fields of a configuration. A flag overrides the file. Each
 // field has one name everywhere: proxy.FlagName.
 type settings struct {
-	file  string    // --config
-	given []setting // in the order of the command line
+	file  string            // --config
+	given map[string]string // values of flags by the path of their field
 }
-
-type setting struct{ path, value string }
 
 // addStore adds the flags of the store and its options, the same to every command. Help shows
 // only the first of them.
@@ -81,25 +80,21 @@ func (v *value) Set(text string) error {
 		return err
 	}
 	v.text = text
-	v.s.given = slices.DeleteFunc(v.s.given, func(g setting) bool { return g.path == v.path })
-	v.s.given = append(v.s.given, setting{v.path, text})
+	v.s.set(v.path, text)
 	return nil
 }
 
-// has returns the value of a field's flag, "" if it was not given.
-func (s *settings) has(path string) string {
-	for _, g := range s.given {
-		if g.path == path {
-			return g.value
-		}
+func (s *settings) set(path, value string) {
+	if s.given == nil {
+		s.given = map[string]string{}
 	}
-	return ""
+	s.given[path] = value
 }
 
 // setDefault sets a field if its flag was not given.
 func (s *settings) setDefault(path, value string) {
-	if s.has(path) == "" {
-		s.given = append(s.given, setting{path, value})
+	if s.given[path] == "" {
+		s.set(path, value)
 	}
 }
 
@@ -112,8 +107,8 @@ func (s *settings) read() (*proxy.Config, error) {
 			return nil, err
 		}
 	}
-	for _, g := range s.given {
-		if err := c.Set(g.path, g.value); err != nil {
+	for _, path := range slices.Sorted(maps.Keys(s.given)) {
+		if err := c.Set(path, s.given[path]); err != nil {
 			return nil, usage{err}
 		}
 	}
