@@ -2,11 +2,11 @@ package observe
 
 import "context"
 
-// MaxTrace is the greatest length in bytes of what Trace.Run returns; a longer text is
-// not kept.
+// MaxTrace is the greatest length in bytes of the text that Trace.Run returns; a longer text is
+// not stored.
 const MaxTrace = 512
 
-// Trace links the replays of an outcome to the run that it is of. The engine keeps the
+// Trace links the replays of an outcome to its run. The engine stores the
 // run's W3C traceparent with the outcome, in clear unless it encrypts, and leaves it
 // out if the outcome would then be larger than the policy allows. It is never sent to a
 // caller. Package stettrace has one.

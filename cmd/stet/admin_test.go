@@ -127,7 +127,7 @@ func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
 	}
 }
 
-func TestAdminThatRefusesIsExplained(t *testing.T) {
+func TestRefusalOfTheAdminAPIIsExplained(t *testing.T) {
 	d := newShop(t)
 	r := serveAdmin(t, d)
 	for args, want := range map[string]string{

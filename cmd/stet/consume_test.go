@@ -433,7 +433,7 @@ func metrics(t *testing.T, admin string) string {
 	return string(b)
 }
 
-func TestConsumerThatIsToldToEndEndsWhatItHasBegun(t *testing.T) {
+func TestConsumerEndsRunningMessagesOnSIGTERM(t *testing.T) {
 	s, service := streamSource(t), newPlain(t)
 	service.wait = make(chan struct{})
 	service.start(t)

@@ -42,7 +42,7 @@ func wrong(t *testing.T, s *rig.RedisServer) (names string, found map[string]fin
 	return strings.Join(list, " "), found
 }
 
-func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
+func TestDoctorFindsFaultsOfRedis(t *testing.T) {
 	s := redisWith(t, nil)
 	if names, found := wrong(t, s); names != "" || len(found) < 12 {
 		t.Errorf("of a good server: %s, %v", names, found)
@@ -61,7 +61,7 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsAReplicaAndAMasterThatDoesNotMindLosingIt(t *testing.T) {
+func TestDoctorFindsAReplicaAndAMasterWithoutMinReplicas(t *testing.T) {
 	master := redisWith(t, nil)
 	replica := rig.NewRedis(t, rig.RedisOptions{ReplicaOf: master, Settings: durable})
 	if names, found := wrong(t, replica); names != "connects" || !strings.Contains(found["connects"].Found, "slave") {

@@ -64,7 +64,7 @@ func TestDoctorFindsAGoodStoreGood(t *testing.T) {
 	}
 }
 
-func TestDoctorSaysThatMemoryForgets(t *testing.T) {
+func TestDoctorWarnsOfAStoreInMemory(t *testing.T) {
 	if status, found := examineJSON(t, "memory"); status != exitFailure || found["durability"].OK || !found["stands"].OK {
 		t.Errorf("status %d, %v", status, found)
 	}
@@ -73,7 +73,7 @@ func TestDoctorSaysThatMemoryForgets(t *testing.T) {
 	}
 }
 
-func TestDoctorSaysThatAServerIsNotThere(t *testing.T) {
+func TestDoctorReportsAMissingServer(t *testing.T) {
 	if status, found := examineJSON(t, "postgres://app:hunter2@127.0.0.1:1/none"); status != exitFailure || found["connects"].OK || strings.Contains(found["connects"].Found, "hunter2") {
 		t.Errorf("status %d, %v", status, found)
 	}
@@ -242,7 +242,7 @@ func TestDoctorKeysAndProxyWorkOnPostgreSQL(t *testing.T) {
 }
 
 // The proxy itself passes stet verify.
-func TestVerifyIsContentWithTheProxy(t *testing.T) {
+func TestVerifyPassesOnTheProxy(t *testing.T) {
 	probe := freeAddr(t)
 	p := startProxy(t, "--upstream", "http://"+probe, "--listen", "127.0.0.1:0", "--scope", "single-tenant", "--store", filepath.Join(t.TempDir(), "s.db"))
 	status, out, errs := command(t, "verify", "--url", p.url+"/payments", "--probe", probe)

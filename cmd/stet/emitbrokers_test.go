@@ -38,7 +38,7 @@ func (s *sender) pays(t *testing.T, p *instance, key string) {
 	stettest.Eventually(t, "the message of "+key+" arrives", func() bool { return s.times(key, 0) > 0 })
 }
 
-func TestJetStreamGetsWhatIsEmittedAlsoWhileItWasAway(t *testing.T) {
+func TestJetStreamGetsEmittedMessagesAfterAnOutage(t *testing.T) {
 	server := rig.NewNATS(t)
 	s := openSender(t, filepath.Join(t.TempDir(), "stet.db"), "audit.paid")
 	receive := func() {
@@ -79,7 +79,7 @@ func TestJetStreamGetsWhatIsEmittedAlsoWhileItWasAway(t *testing.T) {
 	stettest.Eventually(t, "the message emitted in between arrives", func() bool { return s.times("between", 0) > 0 })
 }
 
-func TestKafkaGetsWhatIsEmitted(t *testing.T) {
+func TestKafkaGetsEmittedMessages(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "ledger"))
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestKafkaGetsWhatIsEmitted(t *testing.T) {
 }
 
 // A stand-in for SQS knows one call of its protocol.
-func TestQueueOfSQSGetsWhatIsEmitted(t *testing.T) {
+func TestSQSGetsEmittedMessages(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_REGION": "eu-central-1"} {
 		t.Setenv(name, value)
 	}
@@ -139,7 +139,7 @@ func TestQueueOfSQSGetsWhatIsEmitted(t *testing.T) {
 }
 
 // What one service emits another consumes, and emits on: each of the two runs once.
-func TestConsumerEmitsWhatItsServiceAnswers(t *testing.T) {
+func TestConsumerEmitsMessagesOfResponses(t *testing.T) {
 	server := rig.RabbitMQ(t)
 	queue := "emit-" + stet.NewKey()
 	conn, err := rabbit.Dial(server.URL())

@@ -22,7 +22,7 @@ type gate struct {
 	said    time.Time // when the log had it last
 }
 
-// turnedAwayEvery is how long the log is silent after it had that connections are turned away.
+// turnedAwayEvery is the shortest time between two lines about refused connections.
 const turnedAwayEvery = time.Minute
 
 func newGate(l net.Listener, most int, log *slog.Logger) *gate {
@@ -118,7 +118,7 @@ func (p *passage) Close() error {
 	return p.Conn.Close()
 }
 
-// turnedAway is how many connections there was no room for.
+// turnedAway counts the refused connections.
 func (g *gate) turnedAway() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

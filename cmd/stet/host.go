@@ -134,7 +134,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	return proxy.NewAdmin(h.handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), nil
 }
 
-// greet logs the start, and settings that deserve attention.
+// greet logs the start, and warns of risky settings.
 func (h *host) greet(cmd *cobra.Command) {
 	c := h.config
 	if h.front {
@@ -164,7 +164,7 @@ func scanMetrics(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) 
 	}
 }
 
-// wait returns when the process is to end, and reloads the configuration at each hup.
+// wait returns when the process must end, and reloads the configuration at each SIGHUP.
 func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
 	for {
 		select {

@@ -19,13 +19,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// adminVariable is the variable of the environment with the bearer token of an
-// admin API. A flag would show it to everybody who can list processes.
+// adminVariable is the environment variable with the bearer token of an admin API. A flag would
+// be visible in the list of processes.
 const adminVariable = "STET_ADMIN_TOKEN"
 
 var operatorHTTP = admin.HTTP{Outcome: stethttp.Outcome, Response: stethttp.StoredResponse}
 
-// keys is what the commands below keys have in common.
+// keys has the flags of all commands below keys.
 type keys struct {
 	storeFlags
 	admin string // URL of an admin API, instead of a store
@@ -37,7 +37,7 @@ func newKeys() *cobra.Command {
 	k := &keys{}
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Look at operations, and resolve those with an unknown outcome",
+		Short: "List and show operations, and resolve unknown outcomes",
 		Long: `Name an operation by its key and --scope, which never leave this program, or by
 --id, its digest, as ls and the logs show it. A change needs a --reason, is made
 only if the record has not changed since it was shown, and is audited (who, when,
@@ -49,7 +49,7 @@ why, from, to): to --audit, or by the process at --admin.`,
 	k.shown(cmd.PersistentFlags(), "namespace", "the namespace that the service uses")
 	k.hidden(cmd.PersistentFlags(), "encryption.")
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
-	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it has to fit a screen
+	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it must fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newResolve(), k.newRelease(), k.newExpire())
 	return cmd
 }
@@ -60,8 +60,8 @@ func (k *keys) name(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.id, "id", "", "digest of the operation, instead of a key and --scope")
 }
 
-// at calls do with what the flags name: an admin API, or a store, for which are
-// the options and the audit.
+// at calls do with the admin API or the store that the flags name. The options and the audit are
+// for a store.
 func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func(admin.API) error) error {
 	if k.admin != "" {
 		if k.given["store.url"] != "" || k.file != "" {
@@ -88,7 +88,7 @@ func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func
 	})
 }
 
-// hint says what to do about an error of an admin API.
+// hint adds the remedy to an error of an admin API.
 func hint(err error) error {
 	e, ok := errors.AsType[*admin.Error](err)
 	switch {
@@ -100,7 +100,7 @@ func hint(err error) error {
 	return err
 }
 
-// find returns the digest of the operation that is named.
+// find returns the digest of the operation that the arguments name.
 func (k *keys) find(args []string) (id store.ID, err error) {
 	switch {
 	case k.id != "" && (len(args) > 0 || k.scope != ""):
@@ -208,7 +208,7 @@ func (k *keys) newGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get [KEY]",
 		Short: "Show one operation",
-		Long: `--scope is what the service says. For stet proxy it is single-tenant, or the value
+		Long: `--scope is the scope of the service. For stet proxy it is single-tenant, or the value
 of the header or claim; "uri:spiffe://…", "dns:…" or the subject of a certificate;
 and "authorization:" with the first 32 hexadecimal digits of the SHA-256 of the
 Authorization header. Several together are "LENGTH:VALUE," each, without spaces.`,
@@ -223,7 +223,7 @@ Authorization header. Several together are "LENGTH:VALUE," each, without spaces.
 				if o.Encryption, _, err = k.encryption(); err != nil {
 					return usage{err}
 				}
-				o.Encryption.AcceptPlain = true // to look at
+				o.Encryption.AcceptPlain = true // to show
 			}
 			return k.at(cmd, o, nil, func(d admin.API) error {
 				rec, err := k.record(cmd, d, id, body)

@@ -61,18 +61,18 @@ func (k *keys) encryption() (o stet.Encryption, known bool, err error) {
 	return o, k.file != "", err
 }
 
-// flags adds what all changes have in common.
+// flags adds the flags of all changes.
 func (c *change) flags(cmd *cobra.Command) {
 	c.name(cmd)
 	f := cmd.Flags()
-	f.StringVar(&c.reason, "reason", "", "why; required, and written down")
-	f.StringVar(&c.audit, "audit", "", "file that the change is written down in (default: the standard error)")
+	f.StringVar(&c.reason, "reason", "", "why; required, for the audit")
+	f.StringVar(&c.audit, "audit", "", "file of the audit (default: the standard error)")
 	f.StringVar(&c.actor, "actor", "", "who decides (default: the user of this process, on this host)")
-	f.BoolVar(&c.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	f.BoolVar(&c.dryRun, "dry-run", false, "print the change without making it")
 	f.BoolVar(&c.yes, "yes", false, "do not ask")
 	_ = cmd.MarkFlagFilename("audit")
 	f.BoolP("help", "h", false, "")
-	_ = f.MarkHidden("help") // who reads this knows it, and it has to fit a screen
+	_ = f.MarkHidden("help") // the help must fit a screen
 }
 
 func (k *keys) newResolve() *cobra.Command {
@@ -112,7 +112,7 @@ func (k *keys) newResolve() *cobra.Command {
 	return cmd
 }
 
-// retention adds the flags that say how long what a change leaves is kept.
+// retention adds the flags for the retention of the changed record.
 func (c *change) retention(cmd *cobra.Command, what string) {
 	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, what)
 	cmd.Flags().StringVar(&c.class, "class", "", "instead, with --admin: the service's class or route, whose policy says so")
@@ -254,7 +254,7 @@ func (c *change) report(out io.Writer, e admin.Entry) error {
 	return err
 }
 
-// confirm asks the operator to type what must be changed.
+// confirm asks the operator to type the ID of the operation.
 func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Change) error {
 	for _, row := range rows(rec) {
 		cmd.PrintErrf("%-12s %s\n", row[0], row[1])
@@ -264,7 +264,7 @@ func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Chan
 	return typed(cmd, want)
 }
 
-// open opens what the change is written down in.
+// open opens the audit.
 func (c *change) open(cmd *cobra.Command) (io.WriteCloser, error) {
 	if c.audit == "" {
 		return unclosed{cmd.ErrOrStderr()}, nil
@@ -285,7 +285,7 @@ type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
 
-// whoami is the user of this process, and who has become it with sudo.
+// whoami returns the user of this process, and the user who called sudo.
 func whoami() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {

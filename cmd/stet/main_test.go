@@ -49,7 +49,7 @@ func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
+func TestWrongUsageExitsWith2AndExplains(t *testing.T) {
 	for _, tc := range []struct {
 		args string
 		want []string
@@ -77,7 +77,7 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestHelpFitsAScreenAndHidesWhatIsNotForPeople(t *testing.T) {
+func TestHelpFitsAScreenAndHidesInternalCommands(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}, {"migrate"}, {"migrate", "up", "--help"},
 		{"migrate", "down", "--help"}, {"migrate", "status", "--help"}, {"version", "--help"}} {
 		status, out, errs := command(t, args...)

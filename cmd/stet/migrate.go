@@ -15,10 +15,10 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-// Variables of the environment that name the database, the first one first.
+// Environment variables with the database; the first that is set counts.
 var urlVariables = []string{storeVariable, "STET_POSTGRES_URL", "DATABASE_URL"}
 
-// migrate is what the commands below migrate have in common.
+// migrate has the flags of all commands below migrate.
 type migrate struct {
 	settings
 	options postgres.Options
@@ -162,8 +162,8 @@ func (m *migrate) printJSON(w io.Writer, states []stepState, version int) error 
 	}{m.options.Schema, m.options.Table, version, states})
 }
 
-// with calls f with the steps and the database, which is nil if it is optional
-// and not named.
+// with calls f with the steps and the database. The database is nil if it is optional and no
+// flag or variable names it.
 func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migration, *database) error) error {
 	c, err := m.read()
 	if err != nil {
@@ -206,7 +206,7 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 	return f(steps, db)
 }
 
-// table is the table of records, to be read by people.
+// table is the name of the table of records, for people.
 func (m *migrate) table() string { return m.options.Schema + "." + m.options.Table }
 
 // print writes steps as a script, for psql or a person.
@@ -216,7 +216,7 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 		if !up {
 			direction, sql = "down", step.Down
 		}
-		// Quoted, for a name may have a line break, which would end the comment.
+		// Quoted: a line break in a name would end the comment.
 		_, err := fmt.Fprintf(w, "-- %q, step %d %s, %s\nBEGIN;\n%s;\n\n%s\nCOMMIT;\n",
 			m.table(), step.Version, step.Name, direction, step.Lock, strings.TrimSpace(sql))
 		if err != nil {
@@ -226,7 +226,7 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 	return nil
 }
 
-// downLoses says what undoing a step loses, by its version.
+// downLoses describes the data that undoing a step loses, by its version.
 var downLoses = map[int]string{
 	1: ", every record included:\noperations that have run already may run again",
 	2: ":\naccepted operations that have not ended and messages that were not sent are lost",

@@ -209,7 +209,7 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 	wantVersion(t, pool, postgres.Options{}, latest)
 }
 
-func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
+func TestShowSQLChangesNothingAndPrintsTheExecutedSQL(t *testing.T) {
 	pool := emptyDatabase(t)
 	o := postgres.Options{Schema: "a\nb", Table: "c"}
 	names := []string{"--show-sql", "--store-schema", o.Schema, "--store-table", o.Table}
@@ -288,7 +288,7 @@ func (r readHook) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+func TestMigrateExplainsErrors(t *testing.T) {
 	pool := emptyDatabase(t)
 	execSQL(t, pool, `CREATE SCHEMA other; CREATE TABLE other.records (x int);
 		CREATE SCHEMA newer; CREATE TABLE newer.records_schema (version int); INSERT INTO newer.records_schema VALUES (99);

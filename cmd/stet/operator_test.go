@@ -202,7 +202,7 @@ func TestResolutionsLeadToTheirStates(t *testing.T) {
 	}
 }
 
-func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
+func TestImpossibleChangesAreRefused(t *testing.T) {
 	d := newShop(t)
 	for args, want := range map[string]string{
 		"release running": "under a lease", "release completed": "completed already", "resolve retryable --as failed": "retryable already",
@@ -219,7 +219,7 @@ func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-func TestChangesByHandAreKeptAsLongAsTheyAreTold(t *testing.T) {
+func TestChangesByHandHaveTheGivenRetention(t *testing.T) {
 	for args, want := range map[string][2]time.Duration{
 		"resolve unknown --as completed --status 201 --plain":                                     {24 * time.Hour, 30 * 24 * time.Hour},
 		"resolve unknown --as completed --status 201 --plain --retention 48h --tombstone 2000h":   {48 * time.Hour, 2000 * time.Hour},

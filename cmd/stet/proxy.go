@@ -22,7 +22,7 @@ const (
 // scanEvery is how often the store is scanned for the metrics.
 const scanEvery = time.Minute
 
-// proxyFlags replace fields of a configuration.
+// proxyFlags are flags for the fields of a configuration.
 type proxyFlags struct {
 	settings
 	aside bool // of a process beside the proxy
@@ -38,9 +38,9 @@ executed once, and every retry gets the same response. Nothing is sent twice.
 
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account
 
-Without a configuration, POST and PATCH of every path are protected where there
-is a key. 'stet check --reference' explains the configuration, which SIGHUP reads
-again; its fields are flags, too. SIGTERM lets requests end first.`,
+Without a configuration, POST and PATCH of every path are protected if they have a
+key. 'stet check --reference' explains the configuration; each of its fields is also
+a flag. SIGHUP reads it again. SIGTERM lets running requests end first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.load()
@@ -61,7 +61,7 @@ again; its fields are flags, too. SIGTERM lets requests end first.`,
 		},
 	}
 	p.add(cmd)
-	cmd.Flags().BoolVar(&consume, "consume", false, "do as 'stet consume' does, too")
+	cmd.Flags().BoolVar(&consume, "consume", false, "also consume messages, as 'stet consume' does")
 	return cmd
 }
 
@@ -73,7 +73,7 @@ func (p *proxyFlags) add(cmd *cobra.Command) {
 	p.shown(f, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	p.shown(f, "listen", "address for traffic (default "+proxy.DefaultListen+")")
 	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token $"+adminVariable)
-	p.shown(f, "scope", "whose keys they are: jwt:CLAIM, header:NAME, authorization, basic, mtls, host or single-tenant; several with commas. Required")
+	p.shown(f, "scope", "the owner of keys: jwt:CLAIM, header:NAME, authorization, basic, mtls, host or single-tenant; several with commas. Required")
 	p.hidden(f, "")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"jwt:", "header:", "authorization", "basic", "mtls", "host", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
@@ -102,7 +102,7 @@ func (p *proxyFlags) load() (*proxy.Config, error) {
 		c.Admin.Token = cmp.Or(c.Admin.Token, os.Getenv(adminVariable))
 	}
 	if p.aside {
-		c.Worker = "inside" // this process is the one elsewhere
+		c.Worker = "inside" // this process is the worker elsewhere
 	}
 	if c.Upstream.URL == "" {
 		return nil, usage{errors.New("where is the service? Give --upstream, or --config with upstream.url in it")}

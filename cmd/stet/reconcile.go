@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/observe/stetlog"
 )
 
-// reconcileProgress is how often stet reconcile tells how far it is.
+// reconcileProgress is the time between two lines of progress.
 const reconcileProgress = 2 * time.Second
 
 func newReconcile() *cobra.Command {
@@ -25,15 +25,15 @@ func newReconcile() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "reconcile --config FILE",
-		Short: "Ask the service about operations whose outcome is unknown, once",
-		Long: `reconcile goes once through the operations whose run has died, asks the service about
-each by the verify URL of its route, and settles it, or lets a retry run it, as the
-service says. 'stet proxy' does so all the time if its configuration has reconcile:;
-this is for cron. Any number may run at once, beside any number of proxies.
+		Short: "Ask the service once about operations with an unknown outcome",
+		Long: `reconcile scans the operations with an expired run once. It calls the verify URL of
+each route and settles the operation, or lets a retry run it. 'stet proxy' does this
+continuously if its configuration has reconcile:; this command is for cron. Any
+number can run at once, beside any number of proxies.
 
-It is asked about operations of which the record keeps what the service finds them by:
-see keep_key, keep_scope and verify.by in 'stet check --reference'. Others, and routes
-without verify, are left alone. The exit status is 1 if something failed: the service
+The record must store what the service needs to find the operation: see keep_key,
+keep_scope and verify.by in 'stet check --reference'. Other operations, and routes
+without verify, are skipped. The exit status is 1 if something failed: the service
 did not answer, or not clearly, or the store could not be read or written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +49,7 @@ did not answer, or not clearly, or the store could not be read or written.`,
 	}
 	p.addBeside(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&dryRun, "dry-run", false, "ask, say what would be done, and change nothing")
+	f.BoolVar(&dryRun, "dry-run", false, "ask, print the changes, and make none")
 	f.DurationVar(&limit, "for", 10*time.Minute, "time limit; the rest is for the next pass")
 	out.add(cmd, f)
 	return cmd
@@ -100,15 +100,15 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 	}
 	w := cmd.OutOrStdout()
 	if dryRun {
-		fmt.Fprintln(w, "This is what would be done; nothing was changed.")
+		fmt.Fprintln(w, "These changes would be made; nothing was changed.")
 	}
 	fmt.Fprintf(w, "%d expired runs: %d happened (%d completed, %d failed), %d did not happen and may run again, %d left unknown, %d changed in the meantime, %d errors\n",
 		did.Looked, did.Completed+did.Failed, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors)
 	if did.Blind > 0 {
-		fmt.Fprintf(w, "%d were not asked about: their records keep nothing that the service would find them by; see keep_key and keep_scope\n", did.Blind)
+		fmt.Fprintf(w, "%d were skipped: their records do not store scope and key; see keep_key and keep_scope\n", did.Blind)
 	}
 	if did.Alone > 0 {
-		fmt.Fprintf(w, "%d were left alone: their routes have no verify for it\n", did.Alone)
+		fmt.Fprintf(w, "%d were skipped: their routes have no verify for it\n", did.Alone)
 	}
 	if did.Skipped > 0 {
 		fmt.Fprintf(w, "%d were left for the next pass, because their verifiers did not answer\n", did.Skipped)

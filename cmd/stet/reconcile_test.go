@@ -119,7 +119,7 @@ func reconcileApart(t *testing.T, args ...string) (did reconciling, status int, 
 
 // The proxy is killed in the middle of runs. The service is asked about each with the stored
 // scope and key. Each retry gets the outcome that the service reported.
-func TestReconcileSettlesWhatAKilledProxyLeft(t *testing.T) {
+func TestReconcileSettlesRunsOfAKilledProxy(t *testing.T) {
 	stores := map[string]func(t *testing.T) string{
 		"sqlite": func(t *testing.T) string { return filepath.Join(t.TempDir(), "s.db") },
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/7" },
@@ -194,7 +194,7 @@ routes:
 	}
 }
 
-func TestReconcileSaysWhatIsWrong(t *testing.T) {
+func TestReconcileExplainsErrors(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "stet.yaml")
 	text := "upstream: {url: 'http://127.0.0.1:1'}\nstore: " + filepath.Join(dir, "s.db") + "\nroutes: [{path: /payments, verify: {url: /happened}}]\nscope: header:X-Account\n"
@@ -219,14 +219,14 @@ func TestReconcileSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, stderr := command(t, "reconcile", "--config", file, "--store", "memory", "--dry-run")
-	if want := "This is what would be done; nothing was changed.\n0 expired runs: 0 happened (0 completed, 0 failed), 0 did not happen and may run again, 0 left unknown, 0 changed in the meantime, 0 errors\n"; status != exitOK || out != want {
+	if want := "These changes would be made; nothing was changed.\n0 expired runs: 0 happened (0 completed, 0 failed), 0 did not happen and may run again, 0 left unknown, 0 changed in the meantime, 0 errors\n"; status != exitOK || out != want {
 		t.Errorf("%d %q %s; want %q", status, out, stderr, want)
 	}
 }
 
 // The proxy dies while the service runs an accepted operation. Its record has the stored scope
 // and key.
-func TestReconcileSettlesWhatWasAccepted(t *testing.T) {
+func TestReconcileSettlesAcceptedOperations(t *testing.T) {
 	b := openRegister(t)
 	file := filepath.Join(t.TempDir(), "stet.yaml")
 	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: header:X-Account\nroutes: [{path: /payments, lease: 1s, async: {}, verify: {url: /happened}}]\n",
@@ -272,7 +272,7 @@ func TestReconcileSettlesWhatWasAccepted(t *testing.T) {
 }
 
 // A proxy that takes the place of a killed one asks by itself, without a retry.
-func TestProxySettlesWhatAKilledOneLeft(t *testing.T) {
+func TestProxySettlesRunsOfAKilledProxy(t *testing.T) {
 	b := openRegister(t)
 	file, store := filepath.Join(t.TempDir(), "stet.yaml"), filepath.Join(t.TempDir(), "s.db")
 	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: header:X-Account\nreconcile: {every: 50ms}\n"+

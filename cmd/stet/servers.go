@@ -25,7 +25,7 @@ type servers struct {
 	failed chan error
 }
 
-// secured is the TLS of a listener, as its files were when they were last read.
+// secured is the TLS of a listener, from the files at their last reading.
 type secured struct {
 	files *proxy.TLS
 	now   atomic.Pointer[tls.Config]
@@ -41,7 +41,7 @@ func (s *secured) load() (use func(), err error) {
 	return func() { s.now.Store(config) }, nil
 }
 
-// config is what http.Server gets.
+// config is the configuration for http.Server.
 func (s *secured) config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.now.Load(), nil }}
 }
@@ -63,7 +63,7 @@ func (s *servers) certificates() (use func(), err error) {
 	}, nil
 }
 
-// turnedAway is how many connections there was no room for.
+// turnedAway counts the refused connections.
 func (s *servers) turnedAway() (n uint64) {
 	for _, g := range s.gates {
 		n += g.turnedAway()

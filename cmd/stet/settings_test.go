@@ -31,7 +31,7 @@ func ask(t *testing.T, url, body string, header ...string) (int, http.Header) {
 	return res.StatusCode, res.Header
 }
 
-func TestProxyIsToldByFlagsAloneWhatAConfigurationSays(t *testing.T) {
+func TestProxyIsConfiguredByFlagsAlone(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	p := startProxy(t, "--upstream", upstream.URL, "--store", filepath.Join(t.TempDir(), "s.db"), "--listen", "127.0.0.1:0", "--scope", "single-tenant",
@@ -50,7 +50,7 @@ func TestProxyIsToldByFlagsAloneWhatAConfigurationSays(t *testing.T) {
 	}
 }
 
-func TestFlagGoesBeforeTheConfigurationAlsoWhenItIsReadAgain(t *testing.T) {
+func TestFlagOverridesTheConfigurationAlsoAfterAReload(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	file := configured(t, upstream.URL, "replayed_header: X-File\n")
@@ -93,7 +93,7 @@ func TestSignalOfTheFirstMomentReloadsTheConfiguration(t *testing.T) {
 }
 
 // The drain time that was read last counts.
-func TestDrainIsThatOfTheConfigurationThatWasReadLast(t *testing.T) {
+func TestDrainTimeIsThatOfTheLastReload(t *testing.T) {
 	hold := make(chan struct{})
 	entered := make(chan struct{}, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -173,7 +173,7 @@ func TestOptionsOfTheEngineReachIt(t *testing.T) {
 	<-results
 }
 
-func TestSweepsComeAsOftenAsTheyAreTold(t *testing.T) {
+func TestSweepEveryIsTheInterval(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	often, never := filepath.Join(t.TempDir(), "often.db"), filepath.Join(t.TempDir(), "never.db")

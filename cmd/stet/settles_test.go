@@ -274,7 +274,7 @@ func TestServiceThatIsPausedBeforeItsCommitIsInFlight(t *testing.T) {
 	}
 }
 
-func TestCommitWhoseAnswerIsLostIsFoundInTheRecord(t *testing.T) {
+func TestUnacknowledgedCommitIsFoundInTheRecord(t *testing.T) {
 	url := rig.Postgres(t).Database(t)
 	pg := rig.NewPostgresProxy(t, url[strings.Index(url, "@")+1:strings.LastIndex(url, "/")])
 	b := openTill(t, url, pg.Addr())
@@ -294,7 +294,7 @@ func TestCommitWhoseAnswerIsLostIsFoundInTheRecord(t *testing.T) {
 }
 
 // Two sidecars: one stands still while its service works, for longer than its lease.
-func TestSidecarThatIsPausedHandsOutWhatStands(t *testing.T) {
+func TestPausedSidecarReturnsTheStoredOutcome(t *testing.T) {
 	b := openTill(t, rig.Postgres(t).Database(t), "")
 	first, second := b.start(t, "lease: 300ms"), b.start(t, "lease: 300ms")
 	arrived, resume, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)

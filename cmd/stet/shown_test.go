@@ -15,7 +15,7 @@ import (
 
 // The output has the response: no bytes of the codec, and none
 // that a terminal would obey.
-func TestStoredResponseIsShownAsOne(t *testing.T) {
+func TestStoredResponseIsShownAsAResponse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	store, err := sqlite.Open(t.Context(), file, sqlite.Options{})
 	if err != nil {

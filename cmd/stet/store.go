@@ -25,10 +25,10 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// storeVariable is the variable of the environment that names the store.
+// storeVariable is the environment variable with the store.
 const storeVariable = "STET_STORE"
 
-// storeHelp is what --store may be.
+// storeHelp lists the values of --store.
 const storeHelp = "an SQLite file, a postgres:// or redis:// URL, or memory"
 
 // storage is an open store.
@@ -41,7 +41,7 @@ type storage struct {
 	options proxy.Store
 }
 
-// openStore opens a store that CheckStore of its configuration finds nothing wrong with.
+// openStore opens the store of a valid configuration.
 func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
 	s := &storage{kind: c.Kind(), options: c, close: func() error { return nil }}
 	var err error
@@ -80,7 +80,7 @@ func (s *storage) openPostgres(ctx context.Context) error {
 	return nil
 }
 
-// redisClient is how a server, or a cluster, is connected to: by a URL as rueidis has it.
+// redisClient returns the options for a server or a cluster. The URL is that of rueidis.
 func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
 	o, err := rueidis.ParseURL(c.URL)
 	if err != nil { // the error has the password
@@ -89,7 +89,7 @@ func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
 	if own, err := c.ClientTLS(); own == nil || err != nil {
 		return o, misuse(err)
 	}
-	// The files are read for each connection, so that a renewed certificate takes no restart.
+	// The files are read for each connection, so that a renewed certificate needs no restart.
 	o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 		if config == nil { // of a sentinel
 			return d.DialContext(ctx, "tcp", addr)
@@ -105,7 +105,7 @@ func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
 	return o, nil
 }
 
-// misuse says which flags an error of proxy.Store.ClientTLS is about.
+// misuse names the flags of an error of proxy.Store.ClientTLS.
 func misuse(err error) error {
 	if err == nil {
 		return nil
@@ -141,7 +141,7 @@ func (s *storage) cached() (store.Store, error) {
 	return cache.New(s.Store, cache.Options{MaxBytes: int64(s.options.Cache), MaxAge: time.Duration(s.options.CacheAge)})
 }
 
-// storeFlags are the flags of commands that look at a store that is there.
+// storeFlags are the flags of commands that read an existing store.
 type storeFlags struct {
 	settings
 	format format
@@ -153,8 +153,7 @@ func (f *storeFlags) add(cmd *cobra.Command, flags *pflag.FlagSet) {
 	f.format.add(cmd, flags)
 }
 
-// with calls do with the store. A file that is not there is not made: nothing
-// could be in it.
+// with calls do with the store. It does not create a missing file.
 func (f *storeFlags) with(cmd *cobra.Command, do func(*storage) error) (err error) {
 	c, err := f.storeConfig()
 	if err != nil {
@@ -177,7 +176,7 @@ func withStore(cmd *cobra.Command, c proxy.Store, do func(*storage) error) (err 
 	return do(s)
 }
 
-// warnOf says what a process that runs operations over a store should know of it.
+// warnOf logs the risks of a store for a process that runs operations.
 func (s *storage) warnOf(log *slog.Logger) {
 	if s.kind == "memory" {
 		log.Warn("the store is memory: all records are lost when this process ends")

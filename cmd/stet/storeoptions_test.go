@@ -103,7 +103,7 @@ func TestEveryCommandCallsTheStoresOptionsTheSame(t *testing.T) {
 	}
 }
 
-func TestOptionsThatTheStoreDoesNotHaveAreRefusedByAllCommands(t *testing.T) {
+func TestOptionsOfAnotherStoreAreRefusedByAllCommands(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	t.Setenv(storeVariable, "")
 	for _, words := range []string{"doctor", "keys ls", "sweep", "proxy --upstream http://127.0.0.1:1"} {
@@ -137,7 +137,7 @@ func TestOptionsThatTheStoreDoesNotHaveAreRefusedByAllCommands(t *testing.T) {
 	}
 }
 
-func TestStoreOfAConfigurationServesEveryCommandAndFlagsGoBefore(t *testing.T) {
+func TestStoreOfAConfigurationServesEveryCommandAndFlagsOverrideIt(t *testing.T) {
 	emptyDatabase(t)
 	file := filepath.Join(t.TempDir(), "stet.yaml")
 	url := os.Getenv("STET_POSTGRES_URL")
@@ -191,7 +191,7 @@ func forget(t *testing.T, s *storage) {
 	}
 }
 
-func TestStoreInMemoryHoldsAsMuchAsItIsTold(t *testing.T) {
+func TestStoreInMemory_MaxRecords(t *testing.T) {
 	s := mustOpen(t, "--store", "memory", "--store-max-records", "1")
 	if _, err := s.Claim(t.Context(), claimOf("a")); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestStoreInMemoryHoldsAsMuchAsItIsTold(t *testing.T) {
 	}
 }
 
-func TestStoreInSQLiteWaitsAndQueuesAsItIsTold(t *testing.T) {
+func TestStoreInSQLite_Options(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	other := mustOpen(t, "--store", file)
 	tx := beginWrite(t, other)
@@ -243,7 +243,7 @@ func quickest(t *testing.T, s store.Store, req store.ClaimRequest) time.Duration
 	return best
 }
 
-func TestStoreInRedisIsToldItsOptions(t *testing.T) {
+func TestStoreInRedis_Options(t *testing.T) {
 	server := rig.NewRedis(t, rig.RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}})
 	url := "redis://" + server.Addr() + "/0"
 	cli := func(args ...string) string {
@@ -279,7 +279,7 @@ func TestStoreInRedisIsToldItsOptions(t *testing.T) {
 	}
 }
 
-func TestStoreInPostgreSQLIsToldItsOptions(t *testing.T) {
+func TestStoreInPostgreSQL_Options(t *testing.T) {
 	pool := emptyDatabase(t)
 	url := pool.Config().ConnString()
 	must(t, "migrate", "up", "--store", url)
@@ -373,7 +373,7 @@ func TestStoreInPostgreSQLThatMayLoseCommits(t *testing.T) {
 	mustOpen(t, "--store", url, "--store-may-lose-commits")
 }
 
-func TestCacheInFrontOfAStoreReplaysForAsLongAsItIsTold(t *testing.T) {
+func TestCacheReplaysUntilMaxAge(t *testing.T) {
 	for _, tc := range []struct {
 		flags []string
 		want  store.State

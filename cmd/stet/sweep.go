@@ -14,7 +14,7 @@ import (
 
 const (
 	sweepStep     = 1000             // records that one step looks at
-	sweepProgress = 2 * time.Second  // after which it says how far it is, and how often
+	sweepProgress = 2 * time.Second  // between two lines of progress
 	maxSweepRest  = 10 * time.Second // between two steps
 )
 
@@ -24,13 +24,13 @@ func newSweep() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Clean up once: expired results, forgotten records, expired runs",
-		Long: `sweep removes results that have expired and records that are forgotten, and makes
-runs that have died unknown, or free, until nothing is left to do. Engines and
-stet proxy do this by themselves, all the time. It is for services that use SQL
-alone, and for cron: any number may run at once, beside any number of engines.
+		Long: `sweep removes expired results and old records, and marks expired runs unknown or
+releases them, until nothing is left to do. Engines and stet proxy sweep by
+themselves. The command is for services that use SQL alone, and for cron: any
+number can run at once, beside any number of engines.
 
-After each step it rests for as long as that has taken, so that others have half
-of the store at least.`,
+After each step it waits as long as the step took, so that other users have at
+least half of the store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit <= 0 {
@@ -51,7 +51,7 @@ of the store at least.`,
 	return cmd
 }
 
-// sweepAll sweeps until nothing is left to do, or the time is over.
+// sweepAll sweeps until nothing is left to do or the time limit is reached.
 func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum store.Swept, err error) {
 	began, said := time.Now(), time.Now()
 	for {

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-func TestSweepRemovesWhatIsOverAndNothingElse(t *testing.T) {
+func TestSweepRemovesOnlyExpiredRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	keys := []string{"forgotten", "expired", "dead", "live", "kept"}
 	now := time.Now()
@@ -55,7 +55,7 @@ func TestSweepRemovesWhatIsOverAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestSweepSaysWhatIsWrong(t *testing.T) {
+func TestSweepExplainsErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.db")
 	for want, args := range map[string][]string{
 		"there is no file":               {"sweep", "--store", missing},

@@ -18,10 +18,10 @@ import (
 	"github.com/stet-go/stet/observe/stettrace"
 )
 
-// lastTraces bounds what the end of the proxy waits for its last spans.
+// lastTraces is how long the end of the proxy waits for its last spans.
 const lastTraces = 5 * time.Second
 
-// traces are the proxy's spans on their way to a collector; nil if there is none.
+// traces sends the proxy's spans to a collector; nil if there is none.
 type traces struct{ provider *sdktrace.TracerProvider }
 
 // traced reports whether there is a collector, by the variables of the
@@ -31,8 +31,8 @@ func traced() bool {
 		cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")) != ""
 }
 
-// startTraces has the proxy make spans, if there is somewhere for them to go. The
-// exporter and the sampler are configured by OTEL_ variables, too.
+// startTraces makes spans of the proxy's work if there is a collector. OTEL_ variables also
+// configure the exporter and the sampler.
 func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	if !traced() {
 		return nil, nil
@@ -55,7 +55,7 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	return t, nil
 }
 
-// around has the spans of a request continue in the trace that its client began.
+// around continues the trace of a request's client.
 func (t *traces) around(next http.Handler) http.Handler {
 	if t == nil {
 		return next

@@ -42,7 +42,7 @@ func overlong(t *testing.T, more string, ended chan<- struct{}) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-func TestWhatAServiceSendsUnaskedIsNotLogged(t *testing.T) {
+func TestUnsolicitedResponseIsNotLogged(t *testing.T) {
 	ended := make(chan struct{}, 100)
 	service := overlong(t, "iban DE02 of hunter2", ended)
 	p := startProxy(t, "--config", configured(t, service, ""))

@@ -23,16 +23,16 @@ func newVerify() *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "verify --url URL",
-		Short: "See how any HTTP service treats an Idempotency-Key",
+		Short: "Examine how any HTTP service treats an Idempotency-Key",
 		Long: `verify sends duplicates, concurrent ones, other payloads and malformed keys to an
-operation of an HTTP service, which need not use stet, and says point by point
-how it follows draft-ietf-httpapi-idempotency-key-header-07 and what clients rely
-on. It really executes the operation, some forty times: use a test system.
+operation of an HTTP service, which need not use stet. It reports point by point
+how the service follows draft-ietf-httpapi-idempotency-key-header-07 and what
+clients rely on. It executes the operation some forty times: use a test system.
 
-Each point sends an operation of its own. In a body, {{unique}} stands for a value
-that is another one in each, for services that refuse a payload which they have seen
-before; the default bodies have it as their reference. A point that needs a request
-which succeeds is skipped if there is none.
+Each point sends an operation of its own. In a body, {{unique}} is replaced by a new
+value for each, for services that refuse a known payload; the default bodies have it
+as their reference. A point that needs a successful request is skipped if there is
+none.
 
 With --probe it listens there itself and counts what arrives: let the service
 under test (a proxy, a gateway) forward to that address.
@@ -43,7 +43,7 @@ The exit status is 1 if a point fails.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.URL == "" {
-				return usage{errors.New("--url is missing: the operation to look at")}
+				return usage{errors.New("--url is missing: the operation to examine")}
 			}
 			o.Header = http.Header{}
 			for _, h := range headers {
@@ -78,7 +78,7 @@ func runVerify(cmd *cobra.Command, o verify.Options, probe string, asJSON bool) 
 		defer stop()
 	}
 	if !asJSON {
-		o.Progress = func(name string) { fmt.Fprintf(cmd.ErrOrStderr(), "looking: %s\n", name) }
+		o.Progress = func(name string) { fmt.Fprintf(cmd.ErrOrStderr(), "checking: %s\n", name) }
 	}
 	report, stopped := verify.Run(cmd.Context(), o)
 	show := printPoints
@@ -124,7 +124,7 @@ func printPoints(w io.Writer, r verify.Report) error {
 		}
 	}
 	if !r.Executions && len(r.Points) > 0 {
-		b.WriteString("Executions were not counted: only answers were compared (see --probe).\n")
+		b.WriteString("Executions were not counted: only responses were compared (see --probe).\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -28,7 +28,7 @@ func freeAddr(t *testing.T) string {
 	return addr
 }
 
-func TestVerifyCountsWhatASidecarForwards(t *testing.T) {
+func TestVerifyCountsForwardedRequests(t *testing.T) {
 	probe := freeAddr(t)
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: probe})
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
@@ -54,7 +54,7 @@ func TestVerifyCountsWhatASidecarForwards(t *testing.T) {
 	}
 }
 
-func TestVerifySaysWhatIsWrongWithItsFlags(t *testing.T) {
+func TestVerifyExplainsWrongFlags(t *testing.T) {
 	down := httptest.NewServer(http.NotFoundHandler())
 	defer down.Close()
 	for want, args := range map[string][]string{

@@ -16,14 +16,14 @@ SIGTERM ends it after the running operations.`, proxy.Workers|proxy.Relay|proxy.
 }
 
 // newAside returns a command that runs parts of a proxy without its listener for traffic.
-// needs, if set, refuses configurations that have nothing for it to do.
+// needs, if set, refuses configurations without work for it.
 func newAside(name, short, long string, parts proxy.Parts, needs func(*proxy.Config) error) *cobra.Command {
 	p := &proxyFlags{aside: true}
 	cmd := &cobra.Command{
 		Use: name + " --config FILE", Short: short, Long: long,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p.setDefault("admin.listen", "off") // that of the configuration is the proxy's
+			p.setDefault("admin.listen", "off") // the configured address is the proxy's
 			c, err := p.load()
 			if err == nil && needs != nil {
 				err = needs(c)

@@ -43,9 +43,9 @@ func outcomeOf(t *testing.T, p *instance, key string) (status int, body string) 
 	}
 }
 
-// TestWorkersElsewhereDoWhatTheProxyAccepts: on each store that processes share, also when
+// TestWorkersElsewhereRunAcceptedOperations: on each store that processes share, also when
 // the worker that has begun it dies.
-func TestWorkersElsewhereDoWhatTheProxyAccepts(t *testing.T) {
+func TestWorkersElsewhereRunAcceptedOperations(t *testing.T) {
 	t.Parallel()
 	for name, place := range map[string]func(t *testing.T) string{
 		"sqlite": func(t *testing.T) string { return filepath.Join(t.TempDir(), "stet.db") },
@@ -124,8 +124,8 @@ func TestRunOfADeadWorkerIsVerified(t *testing.T) {
 	}
 }
 
-// TestWorkerEndsWhatItHasBegun: SIGTERM takes no more, and lets the service answer.
-func TestWorkerEndsWhatItHasBegun(t *testing.T) {
+// TestWorkerEndsRunningOperations: SIGTERM takes no more, and lets the service answer.
+func TestWorkerEndsRunningOperations(t *testing.T) {
 	begun, held := make(chan struct{}, 1), make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		begun <- struct{}{}

@@ -61,7 +61,7 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 	return &admin.Local{Engine: engine, HTTP: responses, Audit: func(context.Context, admin.Entry) error { return nil }}, r, engine
 }
 
-func TestRemoteSaysWhatLocalSays(t *testing.T) {
+func TestRemoteAndLocalReturnTheSame(t *testing.T) {
 	local, remote, engine := both(t)
 	id := engine.ID("acme", "k")
 	q := store.Query{Scope: store.DigestScope("", "acme"), States: []store.State{store.Unknown, store.Completed}, OlderThan: time.Second, NewerThan: 1000 * time.Hour, Limit: 1}
@@ -142,7 +142,7 @@ func TestRedirectDoesNotTakeTheTokenElsewhere(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAdminAPIIsSaidToBeNone(t *testing.T) {
+func TestRemoteReportsAServerThatIsNotAnAdminAPI(t *testing.T) {
 	for _, kind := range []string{"text/html", "application/json"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
@@ -164,7 +164,7 @@ func TestWhatIsNoAdminAPIIsSaidToBeNone(t *testing.T) {
 
 // The first digits of an ID are its scope's: typed to confirm a change, they would
 // confirm that of any other operation of the scope.
-func TestWhatIsTypedToConfirmIsOfOneOperation(t *testing.T) {
+func TestConfirmationNamesOneOperation(t *testing.T) {
 	seen := map[string]string{}
 	for _, key := range []string{"a", "b", "c", "d"} {
 		id := store.Digest("", "acme", key).String()

@@ -51,8 +51,8 @@ func (s *hurt) Expire(ctx context.Context, c store.Claim) error {
 	return nil
 }
 
-// TestOperatorSeesWhatCannotBeReadAndCanExpireIt, here and by the admin API.
-func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
+// TestOperatorSeesDamagedRecordsAndCanExpireThem, here and by the admin API.
+func TestOperatorSeesDamagedRecordsAndCanExpireThem(t *testing.T) {
 	for _, remote := range []bool{false, true} {
 		for _, id := range []store.ID{store.Digest("", "acme", "k"), {}} { // the row may have lost its ID, too
 			st := &hurt{memory.New(memory.Options{}), store.Record{ID: id, Owner: store.NewOwner(), Fence: 41, Damage: "the row is no record"}}

@@ -9,7 +9,7 @@ import (
 
 // Operators see the reference as the service gave it, and what a policy keeps beside it,
 // with nothing in it that a terminal would obey.
-func TestWhatIsKeptIsShownApart(t *testing.T) {
+func TestStoredScopeAndKeyAreShownInTheirFields(t *testing.T) {
 	for stored, want := range map[string]admin.Record{
 		"order 7": {Ref: "order 7"},
 		store.Kept{Scope: "acme\x1b[2J\xff", Key: "k é", Ref: "order 7"}.Pack(): {Ref: "order 7", KeptScope: "acme?[2J?", KeptKey: "k é"},

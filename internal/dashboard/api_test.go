@@ -52,7 +52,7 @@ func TestListFiltersAndPages(t *testing.T) {
 	}
 }
 
-func TestOperationIsFoundByScopeAndKeyWithoutAURLThatHasThem(t *testing.T) {
+func TestDigestTakesScopeAndKeyInTheBody(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	got := decode[struct {
 		Scope string `json:"scope_digest"`
@@ -71,7 +71,7 @@ func TestOperationIsFoundByScopeAndKeyWithoutAURLThatHasThem(t *testing.T) {
 	}
 }
 
-func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
+func TestSummaryCountsUnsettledOperations(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	for _, key := range []string{"a", "b"} {
 		if _, err := f.engine.Accept(t.Context(), op(key), stet.Work{Name: "pay"}); err != nil {
@@ -191,7 +191,7 @@ func TestChangesLeadToTheirStatesAndMayBeRepeated(t *testing.T) {
 	}
 }
 
-func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
+func TestRetriesGetTheResponseByHand(t *testing.T) {
 	for name, eo := range map[string]stet.Options{
 		"plain":     {},
 		"encrypted": {Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: bytes.Repeat([]byte{7}, 32)}}}},
@@ -216,7 +216,7 @@ func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
 	}
 }
 
-func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
+func TestStaleFenceIs409WithTheCurrentRecord(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	shown := f.record("unknown")
 	if a := f.change("unknown", "release", admin.Change{}); a.status != 200 {
@@ -312,7 +312,7 @@ func TestChangeThatCannotBeWrittenDownIsNotMade(t *testing.T) {
 	}
 }
 
-func TestChangeGoesOnWhenItsCallerHasLeft(t *testing.T) {
+func TestChangeContinuesAfterItsCallerHasLeft(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	ctx, leave := context.WithCancel(t.Context())
 	leave()

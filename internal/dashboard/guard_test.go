@@ -73,7 +73,7 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutATokenThereIsNothingButLooking(t *testing.T) {
+func TestWithoutATokenRequestsCanOnlyRead(t *testing.T) {
 	f := open(t, dashboard.Options{Loopback: true}, stet.Options{})
 	for _, path := range []string{"/", "/v1/about", "/v1/summary", "/v1/operations", f.path("completed")} {
 		if a := f.ask("GET", path, "", "Authorization", ""); a.status != 200 || strings.Contains(a.body, "secret") {
@@ -124,7 +124,7 @@ func TestWithoutATokenOnlyThisHostIsAnswered(t *testing.T) {
 	}
 }
 
-func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
+func TestAuthenticateDecidesAndNamesTheActor(t *testing.T) {
 	login := func(r *http.Request) (string, bool) { name := r.Header.Get("X-User"); return name, name != "eve" }
 	f := open(t, dashboard.Options{Authenticate: login}, stet.Options{})
 	for _, who := range []string{"", "eve"} {
@@ -142,7 +142,7 @@ func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatIsNotSafeOrNotTheEngines(t *testing.T) {
+func TestNewRefusesUnsafeOptionsAndThoseOfAnotherEngine(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2", Classes: map[string]stet.Policy{"payments": {}}, SweepEvery: -1})
 	login := func(*http.Request) (string, bool) { return "", false }
 	for want, o := range map[string]dashboard.Options{
@@ -190,7 +190,7 @@ func TestEveryResponseForbidsCachesFramesAndForeignScripts(t *testing.T) {
 // sinks are what makes markup or code of text.
 var sinks = regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|\beval\b|new Function|createContextualFragment|DOMParser|setTimeout\(["'` + "`" + `]|\.href\s*=|\.src\s*=|\.on\w+\s*=`)
 
-func TestPagePutsInNothingButText(t *testing.T) {
+func TestPageInsertsOnlyText(t *testing.T) {
 	script, err := os.ReadFile("page.js")
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestHostileResultsAreNeverMarkup(t *testing.T) {
 	}
 }
 
-func TestAuditThatTakesNothingIsAnError(t *testing.T) {
+func TestDisabledAuditIsAnError(t *testing.T) {
 	f := open(t, dashboard.Options{Audit: slog.NewJSONHandler(&book{}, &slog.HandlerOptions{Level: slog.LevelError})}, stet.Options{})
 	if a := f.change("unknown", "release", admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != store.Unknown {
 		t.Errorf("got %d %s; want a.status == 500, a.problem() == \"audit-failed\", f.record(\"unknown\").State == store.Unknown", a.status, a.body)

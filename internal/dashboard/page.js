@@ -108,7 +108,7 @@ async function start() {
   }
   if (token) sessionStorage.setItem("stet-token", token);
   say(el("message"), "");
-  el("store").textContent = about.store + (about.changes ? "" : " (nothing but looking: no token)");
+  el("store").textContent = about.store + (about.changes ? "" : " (read-only: no token)");
   el("login").hidden = true;
   el("leave").hidden = !token;
   el("work").hidden = false;

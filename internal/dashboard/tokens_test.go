@@ -23,7 +23,7 @@ func twoTokens() dashboard.Options {
 	return dashboard.Options{Tokens: []dashboard.Token{{Name: "grafana", Secret: looking}, {Name: "ada", Secret: changing, Change: true}}}
 }
 
-func TestTokenForLookingNeitherShowsResultsNorChanges(t *testing.T) {
+func TestTokenWithoutChangeShowsNoResultsAndChangesNothing(t *testing.T) {
 	f := open(t, twoTokens(), stet.Options{})
 	look := []string{"Authorization", "Bearer " + looking}
 	for _, path := range []string{"/v1/about", "/v1/summary", "/v1/operations", f.path("completed")} {
@@ -51,7 +51,7 @@ func TestTokenForLookingNeitherShowsResultsNorChanges(t *testing.T) {
 }
 
 // The name is that of the token. A client can claim any other name.
-func TestAuditNamesWhoHasTheToken(t *testing.T) {
+func TestAuditNamesTheToken(t *testing.T) {
 	f := open(t, twoTokens(), stet.Options{})
 	change := []string{"Authorization", "Bearer " + changing}
 	if a := f.change("unknown", "release", admin.Change{Actor: "the boss"}, change...); a.status != 200 {
@@ -99,7 +99,7 @@ type full struct{ slog.Handler }
 func (full) Enabled(context.Context, slog.Level) bool  { return true }
 func (full) Handle(context.Context, slog.Record) error { return errors.New("disk full") }
 
-func TestTokensThatCannotBeToldApartAreRefused(t *testing.T) {
+func TestEqualTokensAreRefused(t *testing.T) {
 	for want, tokens := range map[string][]dashboard.Token{
 		"two tokens by the name": {{Name: "a", Secret: looking}, {Name: "a", Secret: changing}},
 		"are the same":           {{Name: "a", Secret: looking}, {Name: "b", Secret: looking}},

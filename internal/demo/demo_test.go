@@ -191,7 +191,7 @@ func TestServiceDiesWithItsParent(t *testing.T) {
 	})
 }
 
-func TestCompareFindsWhatWentWrong(t *testing.T) {
+func TestCompareFindsViolations(t *testing.T) {
 	p := payment{"order-1", 4200}
 	first, second := charge{1, p, "A"}, charge{2, p, "B"}
 	body := func(c charge) string { b, _ := json.Marshal(c); return string(b) + "\n" }

@@ -189,7 +189,7 @@ func done(t *testing.T, b broker) {
 	stettest.Eventually(t, "all acknowledgements", func() bool { return b.left(t) <= 0 })
 }
 
-func TestEachMessageIsHandedOverOnceWithWhatItIs(t *testing.T) {
+func TestEachMessageIsSentOnceWithItsHeaders(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
 			switch a.body {
@@ -300,7 +300,7 @@ func TestServiceThatIsDownCostsNoAttemptAndNoMessage(t *testing.T) {
 	})
 }
 
-func TestServiceThatAsksToBeLeftAloneIs(t *testing.T) {
+func TestServiceThatAnswersRetryAfterIsNotCalledBefore(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		var mu sync.Mutex
 		var at []time.Time
@@ -373,7 +373,7 @@ func TestAnswerThatBreaksOffIsUnknownAndNeverSentAgain(t *testing.T) {
 }
 
 // What a verifier says counts in place of an answer that broke off.
-func TestVerifierSettlesWhatIsUnknown(t *testing.T) {
+func TestVerifierSettlesUnknownOperations(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
 		s := newService(t, func(w http.ResponseWriter, a asked, n int) {
 			switch a.key {

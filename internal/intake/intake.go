@@ -1,5 +1,5 @@
-// Package intake receives messages of a broker that a URL names, and hands them to one
-// handler: what stet consume is made of. The packages below stetmsg do the work.
+// Package intake receives messages of a broker that a URL names, and passes them to one
+// handler, for stet consume. The packages below stetmsg do the work.
 package intake
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Source says where messages come from.
+// Source is a source of messages.
 type Source struct {
 	// URL is the broker's: of amqp, amqps, nats, tls, kafka, kafkas, http or https. The last
 	// two are the URL of a queue of SQS.
@@ -52,7 +52,7 @@ type Options struct {
 	MaxBody     int64
 	Concurrency int
 	MaxAttempts int
-	Headers     []string // that are handed on
+	Headers     []string // that are passed on
 	Backoff     func(n int) time.Duration
 	Await       func(context.Context) error
 	Observe     func(context.Context, stetmsg.Decision)
@@ -60,7 +60,7 @@ type Options struct {
 	Handle      func(ctx context.Context, run *stet.Lease, m Message) (stet.Outcome, error)
 }
 
-// Message is what a handler gets.
+// Message is the argument of a handler.
 type Message struct {
 	// Header has Content-Type, if it is known, the attributes of a CloudEvent, and
 	// Options.Headers.
@@ -156,7 +156,7 @@ func (s Source) Run(ctx context.Context, o Options) error {
 	return k.run(ctx, s, o)
 }
 
-// CheckID refuses what Options.ID cannot be.
+// CheckID validates Options.ID.
 func CheckID(id string) error {
 	switch name, header := strings.CutPrefix(id, "header:"); {
 	case id == "", id == "cloudevents", id == "digest", header && name != "":
@@ -193,7 +193,7 @@ func (o Options) operation(e stetmsg.Envelope) (op stet.Op, err error) {
 	return op, err
 }
 
-// sendable refuses what no field of a header can have as its value.
+// sendable refuses values that a header field cannot have.
 func sendable(v string) error {
 	if v != strings.Trim(v, " \t") || strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }) {
 		return errors.New("has characters that no header of HTTP can have, or a space at an end")
@@ -201,7 +201,7 @@ func sendable(v string) error {
 	return nil
 }
 
-// message is what the handler gets of a message.
+// message converts a message for the handler.
 func (o Options) message(e stetmsg.Envelope) (m Message, err error) {
 	ev, ok, err := cloudevents.Read(e)
 	switch t, _, _ := mime.ParseMediaType(e.ContentType); {
@@ -247,7 +247,7 @@ func consumer[M any](o Options, envelope func(M) stetmsg.Envelope, part func(m M
 	}
 	return stetmsg.NewOutcome(o.Engine, options, func(ctx context.Context, run *stet.Lease, m M) (stet.Outcome, error) {
 		of, err := o.message(envelope(m))
-		if err != nil { // operation has seen it
+		if err != nil { // operation has refused it before
 			return stet.Outcome{}, err
 		}
 		return o.Handle(ctx, run, of)

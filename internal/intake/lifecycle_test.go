@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestConsumerGoesOnWhenItsBrokerIsBack(t *testing.T) {
+func TestConsumerContinuesAfterItsBrokerReturns(t *testing.T) {
 	s := newService(t, nil).up(t)
 	b := newRabbitMQ(t)
 	p := consume(t, b, s, memory.New(memory.Options{}), "")
@@ -24,7 +24,7 @@ func TestConsumerGoesOnWhenItsBrokerIsBack(t *testing.T) {
 	stettest.Eventually(t, "the message", func() bool { return p.decided(stetmsg.Handled) == 1 })
 }
 
-func TestReloadChangesWhatIsConsumedAndEndsWhatWasBegun(t *testing.T) {
+func TestReloadChangesConsumersAndEndsRunningMessages(t *testing.T) {
 	b := newKafka(t)
 	release := make(chan struct{})
 	s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
@@ -58,7 +58,7 @@ func TestReloadChangesWhatIsConsumedAndEndsWhatWasBegun(t *testing.T) {
 	}
 }
 
-func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
+func TestEmittedMessagesAreSentAfterTheirMessageIsDone(t *testing.T) {
 	b := newKafka(t)
 	s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
 		if a.key == "1" { // else it is the target of the emitted message

@@ -243,7 +243,7 @@ func TestEveryFlawIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeLookedAtIsAnError(t *testing.T) {
+func TestServiceThatCannotBeExaminedIsAnError(t *testing.T) {
 	down := httptest.NewServer(http.NotFoundHandler())
 	defer down.Close()
 	for want, o := range map[string]Options{
@@ -271,7 +271,7 @@ func answering(t *testing.T) string {
 }
 
 // What makes a payload new is the body, not luck: a service is looked at twice.
-func TestServiceThatTakesAPayloadOnceIsLookedAtTwice(t *testing.T) {
+func TestServiceThatTakesAPayloadOnceIsExaminedTwice(t *testing.T) {
 	h := serve(t, particular(&Counter{}))
 	for run := range 2 {
 		for name, p := range look(t, h, nil) {
@@ -316,7 +316,7 @@ func TestEachOperationHasAPayloadOfItsOwn(t *testing.T) {
 }
 
 // Others are needed for "the others got one outcome".
-func TestHerdThatWasToldToWaitHasNoOutcome(t *testing.T) {
+func TestConcurrentRequestsWith409HaveNoOutcome(t *testing.T) {
 	c, h := protected(t, stethttp.Options{})
 	if p := look(t, shy(h), c)["retries at the same time execute once"]; p.Result != Warn || strings.Contains(p.Detail, "others") {
 		t.Errorf("all requests got a 409: %+v", p)

@@ -2,11 +2,10 @@
 //
 //	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{}), ErrorLog: slog.New(slog.DiscardHandler)})
 //
-// What an operator should look at is a warning or an error: a run that ended without
-// knowing its outcome (marked unknown), lost its lease, was fenced off or taken over, a
-// store that failed, a request that ran unprotected, a message that was not sent. All else is at the level
-// debug. No key, scope or body is in a line; an error's text is what the store, or
-// the service's own Verify, said.
+// Warnings and errors are for an operator: a run with an unknown outcome (marked unknown), a lost
+// lease, a run that was fenced or taken over, a store that failed, a request that ran unprotected,
+// a message that was not sent. Other events have the level debug. No key, scope or body is in a
+// line; the text of an error is that of the store, or of the service's own Verify.
 package stetlog
 
 import (
@@ -29,9 +28,8 @@ type Options struct {
 // New returns an observer that logs. It is safe for concurrent use.
 //
 // Each line is "stet: " and the event's name, with the attributes id, class,
-// state, attempt, fence, elapsed and error, where there are any. From the level
-// warn on id is the whole one, as 'stet keys get --id' takes it; below, a
-// part of it that tells the keys of a scope apart.
+// state, attempt, fence, elapsed and error, if there are any. From the level warn on, id is the
+// full ID, for 'stet keys get --id'. Below, it is the part that differs between the keys of a scope.
 func New(o Options) observe.Observer { return &observer{o} }
 
 type observer struct{ o Options }
@@ -50,7 +48,7 @@ func (o *observer) Observe(ctx context.Context, ev observe.Event) {
 	}
 }
 
-// levelOf says how much an event matters to an operator.
+// levelOf returns the level of an event.
 func levelOf(ev observe.Event) slog.Level {
 	switch ev.Kind {
 	case observe.StoreFailed, observe.Aborted, observe.FailedOpen, observe.Unsent:
@@ -70,8 +68,7 @@ func levelOf(ev observe.Event) slog.Level {
 	return slog.LevelDebug
 }
 
-// The bytes of an ID that are shown where it is not shown whole. The first eight
-// are the scope's.
+// The bytes of a shortened ID. The first eight of an ID are the scope's.
 const shownFrom, shownTo = 8, 14
 
 func attributes(ev observe.Event, level slog.Level) []slog.Attr {

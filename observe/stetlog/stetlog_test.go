@@ -36,7 +36,7 @@ func lines(t *testing.T, from slog.Level, events ...observe.Event) (all []map[st
 	return all
 }
 
-func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
+func TestEventsForAnOperatorAreWarningsOrErrors(t *testing.T) {
 	failed := errors.New("disk full")
 	for _, c := range []struct {
 		kind observe.Kind
@@ -57,7 +57,7 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 	}
 }
 
-func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
+func TestLineHasOnlyTheFieldsOfTheEvent(t *testing.T) {
 	id := store.Digest("", "s", "k")
 	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Settled, ID: id, Class: "payments", State: store.Completed, Fence: 7, Attempt: 2, Elapsed: time.Second},
 		observe.Event{Kind: observe.Swept, Swept: store.Swept{MarkedUnknown: 1, Expired: 2, Purged: 3}})
@@ -75,7 +75,7 @@ func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
 }
 
 // An ID begins with its scope's: cut there, it would be the same for all keys.
-func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
+func TestShortenedIDsOfKeysInAScopeDiffer(t *testing.T) {
 	a, b := store.Digest("", "s", "a"), store.Digest("", "s", "b")
 	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Claimed, ID: a}, observe.Event{Kind: observe.Claimed, ID: b}, observe.Event{Kind: observe.MarkedUnknown, ID: a})
 	if got[0]["id"] == got[1]["id"] || len(got[0]["id"].(string)) != 12 || got[2]["id"] != a.String() || !strings.Contains(a.String(), got[0]["id"].(string)) {
@@ -83,7 +83,7 @@ func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
 	}
 }
 
-func TestQuietLoggerCostsNothing(t *testing.T) {
+func TestDisabledLoggerDoesNotAllocate(t *testing.T) {
 	o := stetlog.New(stetlog.Options{Logger: slog.New(slog.DiscardHandler)})
 	ev := observe.Event{Kind: observe.MarkedUnknown, ID: store.Digest("", "s", "k")}
 	if n := testing.AllocsPerRun(100, func() { o.Observe(context.Background(), ev) }); n > 0 {
@@ -115,7 +115,7 @@ func TestNoKeyScopeOrResultIsLogged(t *testing.T) {
 	}
 }
 
-func TestWithoutALoggerTheDefaultOneIsAsked(t *testing.T) {
+func TestWithoutALoggerTheDefaultIsUsed(t *testing.T) {
 	var out bytes.Buffer
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))

@@ -42,7 +42,7 @@ func start(t *testing.T, store store.Store) (*stet.Engine, *stetmetrics.Metrics,
 	return e, m, reg
 }
 
-func TestWhatHappensIsCounted(t *testing.T) {
+func TestEventsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e, m, reg := start(t, st)
@@ -100,7 +100,7 @@ func (s slow) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, 
 	return s.Store.Claim(ctx, req)
 }
 
-func TestHowLongClaimsTookIsMeasured(t *testing.T) {
+func TestDurationOfClaimsIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _, reg := start(t, slow{memory.New(memory.Options{})})
 		for range 2 { // the second is a replay, and claims nothing
@@ -189,8 +189,8 @@ func TestRegisteringTwiceIsAnError(t *testing.T) {
 	}
 }
 
-// TestLabelsHoldNothingThatAClientSends also bounds how many series there can be.
-func TestLabelsHoldNothingThatAClientSends(t *testing.T) {
+// TestLabelsHaveNoContentOfClients also bounds how many series there can be.
+func TestLabelsHaveNoContentOfClients(t *testing.T) {
 	e, _, reg := start(t, memory.New(memory.Options{}))
 	for _, key := range []string{"1", "2", "3", "4"} {
 		_, _ = stet.Do(t.Context(), e, op(key), nothing)

@@ -50,15 +50,14 @@ func callOf(ctx context.Context) *call {
 	return c
 }
 
-// call is one request on its way through the middleware. A span begins when it is
-// known that there is something to tell: of a request that is not protected there
-// never is.
+// call is one request in the middleware. Its first span begins with its first event: a request that
+// is not protected has none.
 type call struct {
 	tracer trace.Tracer
 	ctx    context.Context // of the request, around the middleware
 
 	mu      sync.Mutex
-	began   time.Time     // when what the next span tells of began
+	began   time.Time     // the start of the next span
 	span    trace.Span    // the claim's, and then the settling's; nil while there is none
 	over    time.Time     // when it was done
 	handler trace.Span    // nil until the handler is called

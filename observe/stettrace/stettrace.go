@@ -1,5 +1,5 @@
-// Package stettrace makes OpenTelemetry spans of what stet does, and links a
-// replay to the run whose response it is.
+// Package stettrace makes OpenTelemetry spans of protected requests, and links a replay to the run
+// of its response.
 //
 //	tracer := stettrace.New(stettrace.Options{})
 //	engine, err := stet.New(store, stet.Options{Observer: tracer})
@@ -22,8 +22,8 @@
 // stet.replayed. No key, scope, path or body is in a span, and no text of an
 // error, which may quote them.
 //
-// Without the middleware (stet.Do, consumers of messages) every event that has to
-// do with a caller becomes an event of the span that its context has.
+// Without the middleware (stet.Do, consumers of messages), each event of a caller becomes an event
+// of the span in its context.
 package stettrace
 
 import (
@@ -90,13 +90,13 @@ func (t *Tracer) Observe(ctx context.Context, ev observe.Event) {
 
 func eventName(ev observe.Event) string { return "stet." + ev.Kind.String() }
 
-// attributes says what may be said of an event.
+// attributes returns the attributes of an event.
 func attributes(ev observe.Event) []attribute.KeyValue {
 	return append(identity(ev), keyEvent.String(ev.Kind.String()), keyState.String(ev.State.String()),
 		keyReplayed.Bool(ev.Kind == observe.Replayed))
 }
 
-// identity says which operation, and which attempt at it.
+// identity returns the attributes of the operation and its attempt.
 func identity(ev observe.Event) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 6)
 	if ev.ID != (store.ID{}) {

@@ -284,7 +284,7 @@ func happen(t *testing.T) (p *process, seen map[string]string) {
 	return p, seen
 }
 
-func TestSpansTellWhatARequestCameTo(t *testing.T) {
+func TestSpansHaveTheOutcomeOfARequest(t *testing.T) {
 	_, seen := happen(t)
 	for what, want := range map[string]string{
 		"run":           "claim claimed, handler, settle settled",
