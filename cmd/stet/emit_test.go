@@ -92,7 +92,7 @@ func emitStores(t *testing.T) map[string]func() string {
 		"sqlite": func() string { return filepath.Join(t.TempDir(), "stet.db") },
 		"postgres": func() string {
 			url := rig.Postgres(t).Database(t)
-			must(t, "migrate", "up", "--url", url)
+			must(t, "migrate", "up", "--store", url)
 			return url
 		},
 	}

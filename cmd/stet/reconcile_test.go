@@ -125,7 +125,7 @@ func TestReconcileSettlesRunsOfAKilledProxy(t *testing.T) {
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/7" },
 		"postgres": func(t *testing.T) string {
 			url := rig.Postgres(t).Database(t)
-			must(t, "migrate", "up", "--url", url)
+			must(t, "migrate", "up", "--store", url)
 			return url
 		},
 	}

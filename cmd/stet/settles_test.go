@@ -45,7 +45,7 @@ type work func(w http.ResponseWriter, r *http.Request, n int) error
 // that is given.
 func openTill(t *testing.T, url, through string) *till {
 	t.Helper()
-	must(t, "migrate", "up", "--url", url)
+	must(t, "migrate", "up", "--store", url)
 	b := &till{url: url, tries: map[string]int{}, work: map[string]work{}}
 	own := url
 	if through != "" {

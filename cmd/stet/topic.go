@@ -17,7 +17,7 @@ file, or from --encryption-keys and --encryption-accept-plain.
               --store-cache-age, for processes that run operations
   PostgreSQL  --store postgres://user:password@host:5432/database
               --store-schema, --store-table, --store-pgbouncer, --store-writers,
-              --store-readers, --store-max-queue, --store-may-lose-commits
+              --store-readers, --store-may-lose-commits
   SQLite      --store FILE
               --store-busy-timeout, --store-readers, --store-max-queue
   Redis       --store redis://user:password@host:6379/0, or rediss:// with TLS

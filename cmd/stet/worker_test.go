@@ -52,7 +52,7 @@ func TestWorkersElsewhereRunAcceptedOperations(t *testing.T) {
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/0" },
 		"postgres": func(t *testing.T) string {
 			url := rig.Postgres(t).Database(t)
-			must(t, "migrate", "up", "--url", url)
+			must(t, "migrate", "up", "--store", url)
 			return url
 		},
 	} {
