@@ -120,10 +120,8 @@ func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 		counts = append(counts, key)
 	}
 	p.messages.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	paused = map[string]bool{}
-	for _, c := range p.now.consumers {
+	for _, c := range p.current().consumers {
 		paused[c.Name] = c.availability.paused()
 	}
 	return counts, paused

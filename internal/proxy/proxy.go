@@ -130,9 +130,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 // continue with their configuration. It is an error to change Listen, TLS, Namespace, Limits
 // other than Waiters, Store other than Timeout and SweepEvery, or Admin other than the tokens.
 func (p *Proxy) Reload(c *Config) error {
-	p.mu.Lock()
-	before := p.now.config
-	p.mu.Unlock()
+	before := p.current().config
 	if err := c.unchanged(before); err != nil {
 		return err
 	}
@@ -178,18 +176,11 @@ func (p *Proxy) close() error {
 	return err
 }
 
-// tokens are the current tokens of operators.
-func (p *Proxy) tokens() []dashboard.Token {
+// current returns the generation that serves new requests.
+func (p *Proxy) current() *generation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.config.tokens
-}
-
-// manner is the current one.
-func (p *Proxy) manner() manner {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now.manner
+	return p.now
 }
 
 // enter returns the generation that serves a request, nil if the proxy is closed. The caller
@@ -208,7 +199,7 @@ func (p *Proxy) enter() *generation {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g := p.enter()
 	if g == nil {
-		p.manner().refuse(w, &closing)
+		p.current().manner.refuse(w, &closing)
 		return
 	}
 	defer g.requests.Done()

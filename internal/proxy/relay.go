@@ -93,16 +93,6 @@ type relayer struct {
 	unasked seldom
 }
 
-func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
-	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
-		Batch: stetmsg.DefaultRelayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts logs errors itself
-	})
-	if err != nil {
-		return nil, at("relay", "%w", err)
-	}
-	return &relayer{engine: e, targets: ts, relay: relay, log: log}, nil
-}
-
 // run sends messages until ctx ends. The last ones have a few seconds to be confirmed.
 func (r *relayer) run(ctx context.Context) error {
 	r.begun.Store(true)
@@ -149,13 +139,17 @@ func (g *generation) last() {
 }
 
 // relays adds the relayer to the parts of a generation, if Options.Parts has it.
-func (g *generation) relays(c *Config, o Options) (err error) {
+func (g *generation) relays(c *Config, o Options) error {
 	if c.Relay == nil || o.Parts&Relay == 0 {
 		return nil
 	}
-	if g.relayer, err = newRelayer(c.Relay, g.engine, g.targets, o.ErrorLog); err != nil {
-		return c.place(err)
+	relay, err := stetmsg.NewRelay(g.engine, g.targets.publish, stetmsg.RelayOptions{
+		Batch: stetmsg.DefaultRelayBatch, Again: c.Relay.retry(), ErrorLog: slog.New(slog.DiscardHandler), // targets logs errors itself
+	})
+	if err != nil {
+		return c.place(err, "relay")
 	}
+	g.relayer = &relayer{engine: g.engine, targets: g.targets, relay: relay, log: o.ErrorLog}
 	g.parts = append(g.parts, part{"relay", g.relayer.run})
 	return nil
 }

@@ -77,7 +77,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		fmt.Fprintln(w, cmp.Or(a.proxy.writes.degraded(time.Now()), "ready"))
 	case "/metrics":
-		tokens := a.proxy.tokens()
+		tokens := a.proxy.current().config.tokens
 		_, known := dashboard.Bearer(r, tokens)
 		switch {
 		case len(tokens) == 0 && !admin.FromThisHost(r):
@@ -93,7 +93,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		g := a.proxy.enter() // a reload does not change the engine of a request
 		if g == nil {
-			a.proxy.manner().refuse(w, &closing)
+			a.proxy.current().manner.refuse(w, &closing)
 			return
 		}
 		defer g.requests.Done()

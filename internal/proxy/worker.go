@@ -121,32 +121,29 @@ func (p *Proxy) watchUnhandledWork(g *generation) {
 	}})
 }
 
-// scan reads the operations that have waited longest.
+// scan reads the operations that have waited longest, and logs an error for each name. A failing
+// store is reported by others.
 func (u *unhandledWork) scan(ctx context.Context) {
-	u.each(ctx, 0, func(r store.Record) string {
-		if _, known := u.routes[r.Label.Name]; known {
-			return ""
+	for _, olderThan := range []time.Duration{0, unhandledAfter} {
+		page, err := u.store.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: olderThan, Limit: store.MaxBrowse})
+		if err != nil {
+			return
 		}
-		return "proxy: accepted operations have no route here that hands them to the service; they stay accepted until one of that name has async again, or they are cancelled"
-	})
-	u.each(ctx, unhandledAfter, func(r store.Record) string {
-		if here, known := u.routes[r.Label.Name]; !known || here || r.Attempt > 0 {
-			return ""
-		}
-		return "proxy: accepted operations wait for a worker, which is elsewhere: 'stet worker' has to run, and to reach the service"
-	})
-}
-
-// each logs an error for each name. A failing store is reported by others.
-func (u *unhandledWork) each(ctx context.Context, olderThan time.Duration, wrong func(store.Record) string) {
-	page, err := u.store.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: olderThan, Limit: store.MaxBrowse})
-	if err != nil {
-		return
-	}
-	maps.DeleteFunc(u.reported, func(_ string, at time.Time) bool { return time.Since(at) >= unhandledRest })
-	for _, r := range page.Records {
-		name := r.Label.Name
-		if why := wrong(r); why != "" && u.reported[name].IsZero() {
+		maps.DeleteFunc(u.reported, func(_ string, at time.Time) bool { return time.Since(at) >= unhandledRest })
+		for _, r := range page.Records {
+			name := r.Label.Name
+			here, known := u.routes[name]
+			why := ""
+			switch {
+			case !u.reported[name].IsZero():
+				continue
+			case !known:
+				why = "proxy: accepted operations have no route here that hands them to the service; they stay accepted until one of that name has async again, or they are cancelled"
+			case !here && olderThan > 0 && r.Attempt == 0:
+				why = "proxy: accepted operations wait for a worker, which is elsewhere: 'stet worker' has to run, and to reach the service"
+			default:
+				continue
+			}
 			u.reported[name] = time.Now()
 			u.log.ErrorContext(ctx, why, slog.String("name", name))
 		}
