@@ -332,24 +332,6 @@ func (c *cutConn) arm(mode int32) { c.mode.Store(mode) }
 
 var _ net.Conn = (*cutConn)(nil)
 
-func TestEndedContextsDoNothing(t *testing.T) {
-	s := open(t, nil, Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Claim(ctx, request("k")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Claim: %v", err)
-	}
-	if rec := mustRead(t, s, request("k").ID); rec.State != store.None {
-		t.Errorf("%+v", rec)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errClosed) {
-		t.Errorf("Claim after Close: %v", err)
-	}
-}
-
 // A row with a short lock is renewed when the lock is released: a claim that
 // counts as renewed must have a lease.
 func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
@@ -409,5 +391,15 @@ func TestCloseWaitsForRollbacks(t *testing.T) {
 	}
 	if n := pool.Stat().AcquiredConns(); n != 0 {
 		t.Errorf("%d connections of the service are in use after Close", n)
+	}
+}
+
+func TestClosedStoreRefuses(t *testing.T) {
+	s := open(t, nil, Options{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errClosed) {
+		t.Errorf("Claim after Close: %v", err)
 	}
 }

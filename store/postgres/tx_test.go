@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,36 +49,6 @@ func nothing(t testing.TB, s *Store, key string) {
 		t.Errorf("the next transaction: %+v, %v", rec, err)
 	}
 	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
-}
-
-func TestTransactionRollsBackWithItsFunction(t *testing.T) {
-	boom := errors.New("boom")
-	for name, end := range map[string]func(){"error": nil, "panic": func() { panic(boom) }, "goexit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			s := ledger(t, Options{})
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				defer func() {
-					if p := recover(); name == "panic" && p != boom {
-						t.Errorf("recovered %v", p)
-					}
-				}()
-				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
-					out, err := charge(ctx, tx, r)
-					if end != nil {
-						end()
-					}
-					return out, errors.Join(err, boom)
-				})
-				if !errors.Is(err, boom) || errors.Is(err, store.ErrUnknown) {
-					t.Errorf("RunTx: %v", err)
-				}
-			}()
-			<-done
-			nothing(t, s, "k")
-		})
-	}
 }
 
 func TestSavepointsWork(t *testing.T) {
@@ -131,38 +100,6 @@ func TestFunctionCannotEndTheTransaction(t *testing.T) {
 				nothing(t, s, "k")
 			}
 		})
-	}
-}
-
-// While a transaction runs there is no row, and yet another process must learn
-// whether it asks for the same.
-func TestFingerprintIsComparedWhileTheFirstStillRuns(t *testing.T) {
-	pool := database(t)
-	s, other := open(t, pool, Options{}), open(t, pool, Options{})
-	execSQL(t, pool, "CREATE TABLE charges (name text)")
-	unreachable := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
-		t.Error("the function was called")
-		return completed(""), nil
-	}
-	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
-		rec, err := other.RunTx(ctx, request("k"), keep, unreachable)
-		if err != nil || rec.State != store.Running || rec.Owner == r.Owner || rec.Fingerprint != r.Fingerprint {
-			t.Errorf("the same request in the meantime: %+v, %v; want it in flight", rec, err)
-		}
-		another := request("k")
-		another.Fingerprint = stet.NewFingerprint([]byte("something else"))
-		for range 3 { // one who asked before must not be taken for the runner
-			if rec, err = other.RunTx(ctx, another, keep, unreachable); !errors.Is(err, store.ErrMismatch) {
-				t.Errorf("another request in the meantime: %+v, %v; want ErrMismatch", rec, err)
-			}
-		}
-		if _, err := other.RunTx(ctx, request("another key"), keep, charge); err != nil {
-			t.Errorf("another key in the meantime: %v", err)
-		}
-		return charge(ctx, tx, r)
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
 

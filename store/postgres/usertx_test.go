@@ -89,40 +89,6 @@ var pgxTx = map[string]func(ctx context.Context, tx pgx.Tx, sql string, args ...
 	},
 }
 
-// stale is a claim that a newer claim has replaced.
-func stale(t testing.TB, s *Store) store.Claim {
-	t.Helper()
-	c := taken(t, s).Claim()
-	if err := s.Return(t.Context(), c, 0); err != nil {
-		t.Fatal(err)
-	}
-	mustTake(t, s, c.ID)
-	return c
-}
-
-// A stale outcome is an error of SettleTx, after which nothing is committed.
-func TestStaleOutcomeCommitsNothing(t *testing.T) {
-	t.Parallel()
-	s := ledger(t, Options{})
-	settled := taken(t, s).Claim()
-	mustSettle(t, s, settled, "x")
-	for what, c := range map[string]store.Claim{"stale": stale(t, s), "settled": settled, "never claimed": {ID: request("never").ID, Fence: 1}} {
-		was := mustRead(t, s, c.ID)
-		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := charge(ctx, tx, store.Record{}); err != nil {
-				return err
-			}
-			return s.SettleTx(ctx, tx, c, completed("x"), keep)
-		})
-		if !errors.Is(err, store.ErrFenced) {
-			t.Errorf("%s: %v; want ErrFenced", what, err)
-		}
-		if now := mustRead(t, s, c.ID); charges(t, s) != 0 || now.State != was.State || now.Fence != was.Fence {
-			t.Fatalf("%s: %d charges, and the record is %+v", what, charges(t, s), now)
-		}
-	}
-}
-
 // The engine tells it as its own kind of error, as it does where SettleTx tells it.
 func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 	t.Parallel()

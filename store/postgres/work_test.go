@@ -188,40 +188,6 @@ func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
 	}
 }
 
-func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
-	s := ledger(t, Options{})
-	for _, commit := range []bool{false, true} {
-		req := request(fmt.Sprint(commit))
-		tx, err := s.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := charge(t.Context(), tx, store.Record{}); err != nil {
-			t.Fatal(err)
-		}
-		savepoint, err := tx.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rec, err := s.AcceptTx(t.Context(), savepoint, req, []byte("work"), 0); err != nil || rec.State != store.Accepted {
-			t.Fatalf("AcceptTx: %+v, %v", rec, err)
-		}
-		if err := savepoint.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := end(t.Context(), tx, commit); err != nil {
-			t.Fatal(err)
-		}
-		want, n := store.None, 0
-		if commit {
-			want, n = store.Accepted, 1
-		}
-		if rec := mustRead(t, s, req.ID); rec.State != want || charges(t, s) != n {
-			t.Errorf("committed: %v; the record is %+v, and there are %d charges", commit, rec, charges(t, s))
-		}
-	}
-}
-
 // Batches form, and everything in them is accepted once.
 func TestAcceptancesShareStatements(t *testing.T) {
 	s := open(t, nil, Options{})
@@ -258,43 +224,6 @@ func TestAcceptancesShareStatements(t *testing.T) {
 		if rec := mustTake(t, s, request(key).ID); string(rec.Work) != key {
 			t.Errorf("%s has the work %q", key, rec.Work)
 		}
-	}
-}
-
-// Any number of dispatchers ask at a time, and each record goes to one of them.
-func TestDueHandsOutEachRecordOnce(t *testing.T) {
-	s := open(t, nil, Options{})
-	const n = 300
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { mustAccept(t, s, request(fmt.Sprint(i)), "work") })
-	}
-	wg.Wait()
-	var mu sync.Mutex
-	times := make(map[store.ID]int)
-	for range 8 {
-		wg.Go(func() {
-			for range 20 {
-				recs, err := s.Due(context.Background(), 10, time.Hour)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				for _, rec := range recs {
-					times[rec.ID]++
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	for id, n := range times {
-		if n != 1 {
-			t.Errorf("%v was returned %d times", id, n)
-		}
-	}
-	if len(times) != n {
-		t.Errorf("%d records were returned; want %d", len(times), n)
 	}
 }
 

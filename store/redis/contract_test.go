@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/rig"
-	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
@@ -90,88 +88,6 @@ func sweepAll(t *testing.T, s *redis.Store) (sum store.Swept) {
 		}
 	}
 	return sum
-}
-
-func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
-	const lease = 150 * time.Millisecond
-	each(t, func(t *testing.T, c conn) {
-		s := open(t, c, redis.Options{})
-		made := make(map[string]store.Record)
-		extend := func(c store.Claim, lease time.Duration) {
-			if lost, err := s.Extend(t.Context(), []store.Claim{c}, lease); err != nil || len(lost) != 0 {
-				t.Errorf("Extend: lost %v, %v", lost, err)
-			}
-		}
-		for name, do := range map[string]func(store.Claim){
-			"live":      func(store.Claim) {},
-			"lapsed":    func(c store.Claim) { extend(c, lease) },
-			"renewed":   func(c store.Claim) { extend(c, lease); extend(c, time.Hour) },
-			"completed": func(c store.Claim) { mustSettle(t, s, c, "x") },
-			"retryable": func(c store.Claim) {
-				if err := s.Release(t.Context(), c, keep); err != nil {
-					t.Error(err)
-				}
-			},
-		} {
-			made[name] = mustClaim(t, s, request(name))
-			do(made[name].Claim())
-		}
-		stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
-		if got := sweepAll(t, s); got.MarkedUnknown != 1 {
-			t.Errorf("%d records became unknown; want 1", got.MarkedUnknown)
-		}
-		for name, want := range map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running,
-			"completed": store.Completed, "retryable": store.Retryable} {
-			if now := mustRead(t, s, made[name].ID); now.State != want || now.Fence != made[name].Fence {
-				t.Errorf("after the sweep the record that was %s is %v; want it %v", name, now.State, want)
-			}
-		}
-		mustSettle(t, s, made["lapsed"].Claim(), "late") // no other run began
-		if again := sweepAll(t, s); again.MarkedUnknown != 0 {
-			t.Errorf("a second sweep unknown %d", again.MarkedUnknown)
-		}
-	})
-}
-
-func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
-	const n, limit = 300, 20
-	each(t, func(t *testing.T, c conn) {
-		prefix := fresh()
-		s := open(t, c, redis.Options{Prefix: prefix})
-		req := request("last")
-		for range n {
-			req = request(stet.NewKey())
-			req.Lease = 100 * time.Millisecond
-			mustClaim(t, s, req)
-		}
-		stettest.Eventually(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
-		first, err := s.Sweep(t.Context(), limit)
-		if err != nil || first.MarkedUnknown > limit || !first.More {
-			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more unknown than that, and More", limit, first, err)
-		}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		sum := first.MarkedUnknown
-		for range 4 {
-			other := open(t, c, redis.Options{Prefix: prefix})
-			wg.Go(func() {
-				for more := true; more; {
-					got, err := other.Sweep(t.Context(), limit)
-					if err != nil {
-						t.Errorf("Sweep beside others: %v", err)
-					}
-					mu.Lock()
-					sum += got.MarkedUnknown
-					mu.Unlock()
-					more = err == nil && got.More
-				}
-			})
-		}
-		wg.Wait()
-		if sum += sweepAll(t, s).MarkedUnknown; sum != n {
-			t.Errorf("5 sweepers together say that they unknown %d records; there were %d", sum, n)
-		}
-	})
 }
 
 func TestClosedStoreRefuses(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -85,30 +84,6 @@ func TestLostReplyOfEveryCallIsHarmless(t *testing.T) {
 			}
 			again(t, p, "Settle", func() error { return s.Settle(ctx, rec.Claim(), completed("x"), keep) })
 			again(t, p, "Expire", func() error { return s.Expire(ctx, rec.Claim()) })
-		}
-	})
-}
-
-func TestLostRepliesCauseNoSecondExecution(t *testing.T) {
-	t.Parallel() // its clients wait to dial again
-	eachLossy(t, func(t *testing.T, p *lossy, s *redis.Store) {
-		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
-		for range 100 {
-			var runs atomic.Int64
-			op := stet.Op{Scope: "test", Key: stet.NewKey()}
-			p.lose(1) // the claim's reply
-			for range 2 {
-				res, err := stet.Do(t.Context(), e, op, func(context.Context) (int64, error) {
-					p.lose(2) // the settle's
-					return runs.Add(1), nil
-				})
-				if err != nil || res.Value != 1 {
-					t.Fatalf("Do: %+v, %v", res, err)
-				}
-			}
-			if n := runs.Load(); n != 1 {
-				t.Fatalf("the operation ran %d times", n)
-			}
 		}
 	})
 }

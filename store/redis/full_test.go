@@ -29,45 +29,6 @@ func together(t *testing.T, callers, each int, call func(i int) error) {
 	wg.Wait()
 }
 
-func TestCallersTogetherEachGetTheirOwn(t *testing.T) {
-	eachServers(t, func(t *testing.T, c conn) {
-		s := open(t, c, redis.Options{})
-		shared := request("shared")
-		mustSettle(t, s, mustClaim(t, s, shared).Claim(), "of all")
-		together(t, 100, 9, func(i int) error {
-			if i%3 == 1 { // the scripts are forgotten time and again
-				if _, err := c.Do(t.Context(), "FLUSH", "SCRIPT", "FLUSH"); err != nil {
-					return err
-				}
-			}
-			key := stet.NewKey()
-			req := request(key)
-			rec, err := s.Claim(t.Context(), req)
-			if err != nil || rec.State != store.Running || rec.Owner != req.Owner || rec.ID != req.ID || rec.Attempt != 1 {
-				return fmt.Errorf("Claim: %+v, %w", rec, err)
-			}
-			other := request("shared")
-			other.Fingerprint[0] ^= 1
-			if _, err := s.Claim(t.Context(), other); !errors.Is(err, store.ErrMismatch) {
-				return fmt.Errorf("Claim of something else under a key that is known: %w", err)
-			}
-			stale := rec.Claim()
-			stale.Fence--
-			if err := s.Settle(t.Context(), stale, completed("stale"), keep); !errors.Is(err, store.ErrFenced) {
-				return fmt.Errorf("Settle with a stale fence: %w", err)
-			}
-			if err := s.Settle(t.Context(), rec.Claim(), completed(key), keep); err != nil {
-				return err
-			}
-			again := request(key)
-			if rec, err = s.Claim(t.Context(), again); err != nil || string(rec.Result.Body) != key {
-				return fmt.Errorf("a replay of %q: %+v, %w", key, rec, err)
-			}
-			return nil
-		})
-	})
-}
-
 func TestLostRepliesOfCallersTogetherAreHarmless(t *testing.T) {
 	eachLossy(t, func(t *testing.T, p *lossy, s *redis.Store) {
 		mustSettle(t, s, mustClaim(t, s, request("warm up")).Claim(), "x") // the scripts are known to the server

@@ -84,7 +84,8 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 }
 
 func TestPagesOfTheStuckGoOnWhileLeasesMove(t *testing.T) {
-	browseServers(t, func(t *testing.T, s *redis.Store) {
+	eachServers(t, func(t *testing.T, c conn) {
+		s := open(t, c, redis.Options{})
 		claims := claimMany(t, s, 600)
 		n := 0
 		got := browseAll(t, s, store.Query{States: stuck, Limit: 50}, func() {

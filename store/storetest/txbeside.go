@@ -191,7 +191,7 @@ func (f *fixture) beside() {
 func (c *txCase[Tx]) toldOfTx() {
 	req, row := c.request(c.long), stet.NewKey()
 	var told store.Record
-	var err error
+	var err, mismatch error
 	inTime, done := false, make(chan struct{})
 	_, during := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 		if rec.InTx || rec.Fence <= 0 {
@@ -200,6 +200,9 @@ func (c *txCase[Tx]) toldOfTx() {
 		go func() {
 			defer close(done)
 			told, _, err = c.run(byAnother(req), row, completed("second"))
+			other := byAnother(req)
+			other.Fingerprint = fingerprintB
+			_, _, mismatch = c.run(other, row, completed("third"))
 		}()
 		late := time.NewTimer(waits)
 		defer late.Stop()
@@ -216,6 +219,9 @@ func (c *txCase[Tx]) toldOfTx() {
 		if err != nil || told.State != store.Running || !told.InTx || told.Fence != 0 || told.Owner != (store.Owner{}) || told.LeaseLeft != 0 || told.Fingerprint != req.Fingerprint {
 			c.Errorf("beside a transaction RunTx returned %s, InTx: %v, LeaseLeft %v, %v; want it running in one, with neither fence, owner nor lease", show(told), told.InTx, told.LeaseLeft, err)
 		}
+	}
+	if !errors.Is(mismatch, store.ErrMismatch) {
+		c.Errorf("beside a transaction RunTx with another fingerprint returned %v; want ErrMismatch", mismatch)
 	}
 	if during != nil {
 		c.Errorf("RunTx: %v", during)
