@@ -65,7 +65,7 @@ var defects = []defect{
 		Changes: [][2]string{{"AND r.fence = c.fence AND", "AND"}}},
 	{Bug: "settle takes a second outcome", Claim: "store/a settle that is repeated succeeds, with another outcome it is refused", Function: "settle",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", ""}}},
-	{Bug: "settle refuses unknown records", Claim: "store/a late settle comes through", Function: "settle",
+	{Bug: "settle refuses unknown records", Claim: "store/a settle in each state does what the state machine says", Function: "settle",
 		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state = 1"}}},
 	{Bug: "a refused settle is a success", Claim: "transactions/SettleTx compares the fence", Function: "fenced",
 		Changes: [][2]string{{"BEGIN", "BEGIN RETURN;"}}},

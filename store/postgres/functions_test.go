@@ -416,32 +416,3 @@ func TestEachStateIsTold(t *testing.T) {
 		t.Errorf("settled without a result: %+v", got)
 	}
 }
-
-func TestRunsUnderALeaseAreTold(t *testing.T) {
-	t.Parallel()
-	s := open(t, nil, Options{})
-	lease := request("lease")
-	lease.ID, lease.Fingerprint = store.ID(idOf("lease")), opOf("", "a").Fingerprint
-	rec := mustClaim(t, s, lease)
-	if got := mustBegin(t, s.Pool(), opOf("lease", "a"), "in_flight"); *got.State != "running" || *got.Fence != rec.Fence {
-		t.Errorf("with a lease: %+v", got)
-	}
-	mustBegin(t, s.Pool(), opOf("lease", "b"), "mismatch")
-	execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now() WHERE state = 1")
-	mustBegin(t, s.Pool(), opOf("lease", "a"), "unknown")
-	execSQL(t, s.Pool(), "SELECT stet.stet_settle($1, body => 'late')", rec.Claim().String())
-	if rec := mustRead(t, s, lease.ID); rec.State != store.Completed || string(rec.Result.Body) != "late" {
-		t.Errorf("settled under its lease: %+v", rec)
-	}
-	work := lease
-	work.ID, work.Owner = store.ID(idOf("work")), store.NewOwner()
-	mustAccept(t, s, work, "w")
-	if got := mustBegin(t, s.Pool(), opOf("work", "a"), "in_flight"); *got.State != "accepted" {
-		t.Errorf("accepted: %+v", got)
-	}
-	taken := mustTake(t, s, work.ID)
-	execSQL(t, s.Pool(), "SELECT stet.stet_release($1)", taken.Claim().String())
-	if rec := mustRead(t, s, work.ID); rec.State != store.Accepted {
-		t.Errorf("accepted work that was released: %+v; want it accepted", rec)
-	}
-}

@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -87,39 +85,6 @@ var pgxTx = map[string]func(ctx context.Context, tx pgx.Tx, sql string, args ...
 		}
 		return n, tx.QueryRow(ctx, sql, args...).Scan(&n)
 	},
-}
-
-// The engine tells it as its own kind of error, as it does where SettleTx tells it.
-func TestFinishTxTellsOfAStaleRun(t *testing.T) {
-	t.Parallel()
-	s := ledger(t, Options{})
-	e := stettest.Engine(t, s, stet.Options{})
-	st, err := e.Accept(t.Context(), stet.Op{Scope: "s", Key: "k"}, stet.Work{Name: "n", Payload: []byte("{}")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec, err := s.Read(t.Context(), run.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Return(t.Context(), rec.Claim(), 0); err != nil {
-		t.Fatal(err)
-	}
-	mustTake(t, s, st.Record.ID)
-	err = stettest.TxEngine(e, s).Finish(t.Context(), run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
-		_, err := charge(ctx, tx, store.Record{})
-		return stet.Outcome{}, err
-	})
-	if stet.KindOf(err) != stet.KindFenced || charges(t, s) != 0 {
-		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
-	}
-	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
-		t.Errorf("Return: %v", err)
-	}
 }
 
 func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {

@@ -188,45 +188,6 @@ func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
 	}
 }
 
-// Batches form, and everything in them is accepted once.
-func TestAcceptancesShareStatements(t *testing.T) {
-	s := open(t, nil, Options{})
-	const callers, rounds = 128, 4
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	wins := make(map[string]int)
-	for i := range callers {
-		wg.Go(func() {
-			for round := range rounds {
-				for _, key := range []string{fmt.Sprint(round, "/", i/2), fmt.Sprint("herd ", round)} {
-					req := request(key)
-					rec, err := s.Accept(context.Background(), req, []byte(key), 0)
-					if err != nil || rec.ID != req.ID || rec.State != store.Accepted {
-						t.Errorf("Accept: %+v, %v", rec, err)
-					}
-					if rec.Owner == req.Owner {
-						mu.Lock()
-						wins[key]++
-						mu.Unlock()
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if len(wins) != rounds*(callers/2+1) {
-		t.Errorf("%d keys were accepted; want %d", len(wins), rounds*(callers/2+1))
-	}
-	for key, n := range wins {
-		if n != 1 {
-			t.Errorf("%s was accepted %d times", key, n)
-		}
-		if rec := mustTake(t, s, request(key).ID); string(rec.Work) != key {
-			t.Errorf("%s has the work %q", key, rec.Work)
-		}
-	}
-}
-
 func TestDueIsBoundedInBytes(t *testing.T) {
 	s := open(t, nil, Options{})
 	large := strings.Repeat("x", dueBytes/4+1)

@@ -89,8 +89,6 @@ var outboxChecks = []check{
 		relayedIsGone},
 	{"relaying in each state compares the fence", "only settled records have messages to send.",
 		relayedInEachState},
-	{"a call about messages whose context has ended does nothing", "its caller has gone and will not hear what happened.",
-		endedContextAndMessages},
 	{"an empty outbox is kept like any other", "nothing is not the same as none: its record waits to be relayed.",
 		emptyOutboxIsKept},
 	{"one lost request or reply about messages is not noticed", "networks lose both: messages come with their outcome, and are sent in the end.",
@@ -332,22 +330,6 @@ func relayedInEachState(f *fixture) {
 		}
 	}
 	f.sends("relayed")
-}
-
-func endedContextAndMessages(f *fixture) {
-	c := f.emits(f.keep)
-	was := f.read(c.ID)
-	ctx := ended(f.ctx)
-	for name, call := range map[string]func() error{
-		"Relayed":     func() error { return f.can.outbox.Relayed(ctx, c, f.keep) },
-		"DueMessages": func() error { _, err := f.can.outbox.DueMessages(ctx, 100, f.long); return err },
-	} {
-		if err := call(); err == nil || errors.Is(err, store.ErrFenced) {
-			f.Errorf("%s with a context that has ended should fail for that reason; it returned: %v", name, err)
-		}
-		f.unchanged(name+" with a context that has ended", was)
-	}
-	f.sends("asked for with a context that has ended", c.ID)
 }
 
 func emptyOutboxIsKept(f *fixture) {
