@@ -145,7 +145,7 @@ var broken = []struct{ bug, claim string }{
 	{"keeps the first label", "a record has the label of its last claim"},
 	{"ignores ended contexts", "a call whose context has ended does nothing"},
 	{"wakes no watcher", "a watcher is woken when the run ends"},
-	{"wakes no watcher", "a watcher is woken when the run ends"},
+	{"does not notify watchers", "a watcher is woken when the run ends"},
 	{"sweeps live claims", "a sweep does due work only"},
 	{"sweeps without a bound", "a sweep is bounded, and says when there is more"},
 	{"cuts IDs at NUL", "keys do not touch each other"},

@@ -76,7 +76,7 @@ func (s *small) id(id store.ID) store.ID {
 }
 
 func (s *small) end() {
-	if !s.is("wakes no watcher") {
+	if !s.is("does not notify watchers") {
 		close(s.ring)
 	}
 	s.ring = make(chan struct{})
