@@ -84,19 +84,21 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		s.sql.confirm: "", s.sql.audible: "", s.sql.concurrent: "", s.sql.tellGroup: "", // look at none
 		s.sql.finish: "", s.sql.finishGroup: "", // only write
 	}
-	all := reflect.ValueOf(s.sql)
-	for i := range all.NumField() {
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(s.sql)) {
+		if field.Anonymous {
+			continue
+		}
 		c := struct {
 			index     string
 			statement *statement
-		}{"records_pkey", (*statement)(all.Field(i).UnsafePointer())}
+		}{"records_pkey", (*statement)(reflect.ValueOf(s.sql).FieldByIndex(field.Index).UnsafePointer())}
 		if other, ok := index[c.statement]; ok {
 			c.index = other
 		}
 		if c.index == "" {
 			continue
 		}
-		name := all.Type().Field(i).Name
+		name := field.Name
 		prepared, err := conn.Conn().Prepare(t.Context(), name, c.statement.sql)
 		if err != nil {
 			t.Fatal(err)
