@@ -213,7 +213,7 @@ func TestUntypedContentStaysSo(t *testing.T) {
 	same(t, s.post("k", "x"), s.post("k", "x"))
 }
 
-func TestAllowedOriginIsNotToldToAnother(t *testing.T) {
+func TestStoredCORSFieldsAreSentToTheirOriginOnly(t *testing.T) {
 	for allowed, c := range map[string]struct{ same, other, none string }{
 		"https://a": {"https://a", "", "https://a"},
 		"*":         {"*", "*", "*"},

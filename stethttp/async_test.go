@@ -64,7 +64,7 @@ func TestOtherPayloadUnderTheKeyIsRefused(t *testing.T) {
 	other("completed")
 }
 
-func TestAsyncRefusesWhatTheMiddlewareRefuses(t *testing.T) {
+func TestAsyncRefusesTheSameRequestsAsTheMiddleware(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{MaxBody: 100, Scope: byAccount}})
 	as := []string{"Account", "a"}
 	wantProblem(t, s.order("", "{}", as...), 400, "key-missing")
@@ -85,7 +85,7 @@ func TestAsyncRefusesWhatTheMiddlewareRefuses(t *testing.T) {
 	wantAccepted(t, s.order("k", "{}", as...), false) // and none of it has used up the key
 }
 
-func TestPayloadIsBoundedByWhatWorkMayBe(t *testing.T) {
+func TestPayloadIsBoundedByMaxWork(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{MaxBody: 4 << 20}})
 	body := `"` + strings.Repeat("x", store.MaxWork-2) + `"`
 	wantProblem(t, s.order("k", body+" "), 413, "body-too-large")
@@ -152,7 +152,7 @@ func TestRetryOfAnAcceptedOrderIsNotValidatedAnew(t *testing.T) {
 	wantReply(t, s.order("l", "{}"), 409, "sold out\n", false)
 }
 
-func TestPrepareThatSaysNothingIsAnError(t *testing.T) {
+func TestPrepareWithoutAResponseIsAnError(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, prepare: func(http.ResponseWriter, *http.Request) (stet.Work, bool) {
 		return stet.Work{}, false
 	}})

@@ -109,7 +109,7 @@ func TestWaitingRequestGetsTheOutcome(t *testing.T) {
 }
 
 // A synchronous run of the same key that has had no effect is no outcome.
-func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
+func TestWaitingRequestGetsNoSuccessOfAReleasedRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
 		run := b.beginOrder("k")
@@ -130,7 +130,7 @@ func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
 }
 
 // If it has no effect it does not run again, so nothing was accepted.
-func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
+func TestSynchronousRunIsNotReportedAsAccepted(t *testing.T) {
 	for _, prefer := range []string{"", "respond-async", "wait=1"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
@@ -151,7 +151,7 @@ func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
 	}
 }
 
-func TestWaitingRequestIsToldWhenToAskAboutARunThatDied(t *testing.T) {
+func TestWaitingRequestGetsRetryAfterOfAnAbandonedRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 3 * time.Second}})
 		arrived := b.engine.Arrived()
@@ -275,7 +275,7 @@ func TestMoreWaitersThanAllowedAreAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-func TestRetryOfWhatHasEndedGetsTheOutcome(t *testing.T) {
+func TestRetryOfAnEndedOperationGetsTheOutcome(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	wantAccepted(t, s.order("k", "{}"), false)
 	run := s.take()
@@ -404,7 +404,7 @@ func TestResultThatWasTooLargeIsGone(t *testing.T) {
 	wantProblem(t, s.status(accepted), 410, "result-expired")
 }
 
-func TestUnknownIsToldAsSuch(t *testing.T) {
+func TestUnknownIsReported(t *testing.T) {
 	store := newFaulty()
 	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")

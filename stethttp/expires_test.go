@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestStoredResponseSaysUntilWhenItsKeyIsRemembered(t *testing.T) {
+func TestStoredResponseHasTheExpiryOfItsKey(t *testing.T) {
 	for name, tx := range map[string]bool{"lease": false, "transaction": true} {
 		t.Run(name, func(t *testing.T) {
 			var st store.Store = memory.New(memory.Options{})
@@ -36,7 +36,7 @@ func TestStoredResponseSaysUntilWhenItsKeyIsRemembered(t *testing.T) {
 	}
 }
 
-func TestResponseThatIsNotStoredSaysNothingOfItsKey(t *testing.T) {
+func TestResponseThatIsNotStoredHasNoExpiry(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"released": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
 		"unknown": func(_ http.ResponseWriter, r *http.Request) {

@@ -52,9 +52,9 @@ func TestFingerprintOfTheServiceIsAllThatCounts(t *testing.T) {
 	}
 }
 
-// TestResultOfACodecIsToldToWhomItSays: what is neither JSON nor text is told to a client
+// TestResultOfACodecNeedsItsMediaTypeInAccept: what is neither JSON nor text is told to a client
 // that asks for it by its media type, and to no other.
-func TestResultOfACodecIsToldToWhomItSays(t *testing.T) {
+func TestResultOfACodecNeedsItsMediaTypeInAccept(t *testing.T) {
 	const message = "application/protobuf; proto=shop.Order"
 	for _, adapter := range []store.Adapter{store.AdapterGo, store.AdapterGRPC} {
 		s := start(t, setup{})

@@ -22,7 +22,7 @@ func (w marking) WriteHeader(status int) {
 
 func (w marking) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func TestWritersAroundDoNotChangeWhatIsStored(t *testing.T) {
+func TestOuterWritersDoNotChangeTheStoredResponse(t *testing.T) {
 	flush := func(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 	for name, h := range map[string]http.HandlerFunc{
 		"at the end": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) },

@@ -88,7 +88,7 @@ func TestAcceptedOperationsHaveKeysInTheirContent(t *testing.T) {
 	wantProblem(t, s.order("", `{}`), 400, "key-missing")
 }
 
-func TestKeyPolicyRefusesWhatIsNotGoodEnough(t *testing.T) {
+func TestKeyPolicyRefusesWeakKeys(t *testing.T) {
 	const uuid = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 	for _, c := range []struct {
 		policy stethttp.KeyPolicy
@@ -165,7 +165,7 @@ func uuid4() string {
 	return b.String()
 }
 
-func TestRetryAfterIsAsLongAsItIsTold(t *testing.T) {
+func TestRetryAfterHasTheConfiguredLength(t *testing.T) {
 	b := newBlocking()
 	s := start(t, setup{options: stethttp.Options{RetryAfter: 1500 * time.Millisecond}, handler: b.ServeHTTP})
 	first := make(chan reply)

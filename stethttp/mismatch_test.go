@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-func TestMismatchSaysWhichPartDiffers(t *testing.T) {
+func TestMismatchNamesTheDifferentPart(t *testing.T) {
 	for _, tx := range []bool{false, true} {
 		set := setup{tx: tx, handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }, options: stethttp.Options{}}
 		if tx {

@@ -212,7 +212,7 @@ func trailing(name, value string) http.HandlerFunc {
 	}
 }
 
-func TestWhatFailedIsConfigurable(t *testing.T) {
+func TestFailedIsConfigurable(t *testing.T) {
 	store := newTxStore()
 	s := start(t, setup{store: store, tx: true, options: stethttp.Options{Failed: func(status int, header, trailer http.Header) bool {
 		return status == 402 && header.Get("X-A") == "1" && trailer.Get("X-B") == "2"

@@ -10,7 +10,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestOutcomeIsWhatAHandlersResponseIsStoredAs(t *testing.T) {
+func TestOutcomeEqualsTheStoredResponseOfAHandler(t *testing.T) {
 	header := http.Header{"Content-Type": {"text/plain"}, "Date": {"now"}, "Set-Cookie": {"a=b"}, "Content-Length": {"5"},
 		"Connection": {"X-Hop"}, "X-Hop": {"1"}, "Trailer": {"X"}, "X": {"1"}}
 	out, err := Outcome(201, header, []byte("hello"))

@@ -35,7 +35,7 @@ func startOutside(t *testing.T, tries int, do func(st store.Store, w http.Respon
 		handler: func(w http.ResponseWriter, r *http.Request) { do(st, w, r) }})
 }
 
-func TestWhatTheServiceHasSettledIsHandedOut(t *testing.T) {
+func TestSettledOutcomeOfTheServiceIsSent(t *testing.T) {
 	for name, answer := range map[string]func(http.ResponseWriter){
 		"and answered the same": func(w http.ResponseWriter) { w.WriteHeader(201); _, _ = io.WriteString(w, "settled") },
 		"and answered otherwise": func(w http.ResponseWriter) {
@@ -173,13 +173,13 @@ func settlesGone(t *testing.T, state store.State, n int) func(store.Store, http.
 }
 
 // The response to the first request counts if the outcome was settled without one.
-func TestFirstAnswerOfWhatIsNotKeptIsPassedOn(t *testing.T) {
+func TestFirstResponseIsSent_ResultTooLargeToStore(t *testing.T) {
 	s := startOutside(t, 0, settlesGone(t, store.Completed, 5))
 	wantReply(t, s.post("k", "{}"), 200, "xxxxx", false)
 	wantProblem(t, s.post("k", "{}"), 410, "result-expired")
 }
 
-func TestResponseTooLargeToSendIsSaidAsItsReplay(t *testing.T) {
+func TestResponseTooLargeToSendIsLikeItsReplay(t *testing.T) {
 	for state, execution := range map[store.State]string{store.Completed: "executed", store.Failed: "may have executed"} {
 		s := startOutside(t, 0, settlesGone(t, state, 17<<20))
 		first := s.post("k", "{}")

@@ -11,9 +11,9 @@ import (
 
 const theirs = `{"type":"https://other.example/problems#in-flight","retryable":true,"execution":"not executed"}`
 
-// TestWhatIsPassedOnOfAnotherOperationIsNotSaidOfThisOne: a handler charges, calls a service
+// TestFieldsOfAnotherOperationAreNotPassedOn: a handler charges, calls a service
 // that stet protects as well, and hands on its response as it came.
-func TestWhatIsPassedOnOfAnotherOperationIsNotSaidOfThisOne(t *testing.T) {
+func TestFieldsOfAnotherOperationAreNotPassedOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		status    int
 		responses stethttp.Responses

@@ -68,9 +68,9 @@ func TestProgressIsOfTheRunThatHoldsTheClaim(t *testing.T) {
 	wantProblem(t, report(token, `{"fraction":1}`), 409, "fenced")
 }
 
-// TestReportLeavesTheRunWhatItWas: a run that may be repeated still may, one that must
+// TestReportLeavesTheRunUnchanged: a run that may be repeated still may, one that must
 // not be still must not, and an attempt that does not count is still not counted.
-func TestReportLeavesTheRunWhatItWas(t *testing.T) {
+func TestReportLeavesTheRunUnchanged(t *testing.T) {
 	for _, repeatable := range []bool{true, false} {
 		st := newFaulty()
 		s := start(t, setup{store: st, async: &stethttp.AsyncOptions{}})

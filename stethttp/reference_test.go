@@ -13,7 +13,7 @@ import (
 
 // A verifier that looks by the reference would find nothing, or something else, by one
 // that was cut or changed: it is left out, and the log says so.
-func TestReferenceInTheContentIsWholeOrLeftOutAloud(t *testing.T) {
+func TestReferenceInTheContentIsWholeOrLeftOutAndLogged(t *testing.T) {
 	most := strings.Repeat("x", store.MaxLabel)
 	for name, c := range map[string]struct {
 		body, want string

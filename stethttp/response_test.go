@@ -255,7 +255,7 @@ func TestControllerCannotGetPastTheCapture(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 200, "not hijacked", true)
 }
 
-func TestPanicIsSettledAndGoesOn(t *testing.T) {
+func TestPanicIsSettledAndContinues(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"before the header": func(http.ResponseWriter, *http.Request) { panic("boom") },
 		"after the header": func(w http.ResponseWriter, _ *http.Request) {
@@ -290,7 +290,7 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
+func TestHandlerMayDeclareTheOutcomeUnknown(t *testing.T) {
 	for name, then := range map[string]func(http.ResponseWriter){
 		"and answer": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
 		"and flush":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "x"); w.(http.Flusher).Flush() },
@@ -431,7 +431,7 @@ func TestFailWhenStaleIsATimeout(t *testing.T) {
 	}
 }
 
-func TestParkedOperationIsToldUnknown(t *testing.T) {
+func TestAbandonedOperationIsUnknown(t *testing.T) {
 	b := newBlocking()
 	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
 	s.abandon("k", "{}", b)

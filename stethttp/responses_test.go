@@ -109,7 +109,7 @@ func TestFailureOfATransactionIsNotStoredByDefault(t *testing.T) {
 	s.wantRuns(2)
 }
 
-func TestStoreAllStoresWhateverTheHandlerAnswers(t *testing.T) {
+func TestStoreAllStoresEveryResponse(t *testing.T) {
 	eachMode(t, stethttp.Options{Responses: stethttp.StoreAll}, func(t *testing.T, s *service, rows func(int)) {
 		for _, status := range []int{201, 400, 401, 403, 404, 422, 429, 500, 503} {
 			key, body := strconv.Itoa(status), strconv.Itoa(status)+" said"
@@ -121,7 +121,7 @@ func TestStoreAllStoresWhateverTheHandlerAnswers(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotAnEndpointsIsNotStoredUnderStoreExecuted(t *testing.T) {
+func TestStoreExecutedDoesNotStoreRefusals(t *testing.T) {
 	eachMode(t, stethttp.Options{Responses: stethttp.StoreExecuted}, func(t *testing.T, s *service, rows func(int)) {
 		for i, status := range []int{401, 403, 415, 429, 503} {
 			body := strconv.Itoa(status) + " said"
@@ -241,7 +241,7 @@ func TestResponsesThatContradictAreRefused(t *testing.T) {
 
 // No client can correct the request of an operation that a worker runs: it is repeated if
 // nothing was executed, and not if it was refused.
-func TestRespondDoesNotRepeatWhatWasRefused(t *testing.T) {
+func TestRespondDoesNotRepeatRefusals(t *testing.T) {
 	for _, preset := range []stethttp.Responses{stethttp.StoreOutcomes, stethttp.StoreAll, stethttp.StoreExecuted} {
 		engine := stettest.Engine(t, newFaulty(), stet.Options{})
 		m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant, Responses: preset}))

@@ -91,7 +91,7 @@ func TestHandlerThatTakesTooLongMayHaveExecuted(t *testing.T) {
 	}
 }
 
-func TestWhatCountsAsNotExecutedIsConfigurable(t *testing.T) {
+func TestNotExecutedIsConfigurable(t *testing.T) {
 	s := start(t, setup{
 		options: stethttp.Options{NotExecuted: func(status int, h http.Header) bool { return status == 418 && h.Get("X-Early") != "" }},
 		handler: func(w http.ResponseWriter, r *http.Request) {
@@ -331,7 +331,7 @@ func TestRequestWithoutAScopeIsNotExecuted(t *testing.T) {
 	s.wantRuns(0)
 }
 
-func TestNobodySeesTheOutcomeOfAnotherScope(t *testing.T) {
+func TestOutcomeIsNotVisibleInAnotherScope(t *testing.T) {
 	s := start(t, setup{
 		options: stethttp.Options{Scope: func(r *http.Request) (string, error) { return r.Header.Get("X-Account"), nil }},
 		handler: func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("X-Account")) },

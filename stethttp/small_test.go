@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
+func TestStoredResponseReturnsTheArgumentsOfOutcome(t *testing.T) {
 	out, err := stethttp.Outcome(201, http.Header{"Content-Type": {"text/plain"}, "X-List": {"a", "b"}, "Set-Cookie": {"no"}}, []byte("done"))
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
 }
 
 // A retry helps only with a verifier.
-func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T) {
+func TestUnknownOutcomeHasRetryAfterOnlyWithAVerifier(t *testing.T) {
 	verify := func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil }
 	for name, p := range map[string]stet.Policy{"no verifier": {}, "a verifier": {Verify: verify}} {
 		s := start(t, setup{engine: stet.Options{Policy: p}, handler: func(_ http.ResponseWriter, r *http.Request) {
@@ -73,7 +73,7 @@ func TestScopeThatIsTooLongIsNotToBeTriedAgain(t *testing.T) {
 
 // What ran is over, and no caller waits for it: that its outcome was not stored is no
 // run in flight.
-func TestRetryIsToldThatTheOutcomeIsUnknownOnceItCouldNotBeStored(t *testing.T) {
+func TestRetryGetsOutcomeUnknown_OutcomeNotStored(t *testing.T) {
 	store := newFaulty()
 	s := start(t, setup{store: store, handler: func(http.ResponseWriter, *http.Request) {}, options: stethttp.Options{Advanced: stethttp.Advanced{AllowEmpty: true}}})
 	store.settle.Store(true)

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestStatusTellsHowFarTheOperationIs(t *testing.T) {
+func TestStatusShowsTheStateOfTheOperation(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
 	r := s.status(accepted)
@@ -131,7 +131,7 @@ func TestCancellingARunAsksItToEnd(t *testing.T) {
 	}
 }
 
-func TestWhatHasEndedCannotBeCancelled(t *testing.T) {
+func TestEndedOperationCannotBeCancelled(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
 	run := s.take()
@@ -141,9 +141,9 @@ func TestWhatHasEndedCannotBeCancelled(t *testing.T) {
 	wantReply(t, s.order("k", "{}", "Prefer", "wait=1"), 200, "{}", true)
 }
 
-// TestCancellingWhatWasHandedBackIsTheOutcome: it was asked to end, gave up
+// TestCancellingAReleasedOperationIsTheOutcome: it was asked to end, gave up
 // without effect, and waits for another run.
-func TestCancellingWhatWasHandedBackIsTheOutcome(t *testing.T) {
+func TestCancellingAReleasedOperationIsTheOutcome(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
 	run := s.take()
@@ -175,9 +175,9 @@ func TestOperationThatRunsAtOnceIsShownButNotCancelled(t *testing.T) {
 	}
 }
 
-// TestCompressedResponseIsToldWithItsCoding: the status cannot negotiate for what
+// TestStatusOfACompressedResponseHasItsCoding: the status cannot negotiate for what
 // is inside of it.
-func TestCompressedResponseIsToldWithItsCoding(t *testing.T) {
+func TestStatusOfACompressedResponseHasItsCoding(t *testing.T) {
 	made, err := stethttp.Outcome(200, http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Content-Encoding": {"gzip"}}, []byte("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestStatusThatCannotBeLookedUpIsUnavailable(t *testing.T) {
 	wantAccepted(t, r, true) // that much is known
 }
 
-func TestDamagedOperationIsToldAsSuch(t *testing.T) {
+func TestDamagedOperationIsReported(t *testing.T) {
 	secret := func(b byte) stet.Options {
 		return stet.Options{Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: []byte(strings.Repeat(string(b), 32))}}}}
 	}

@@ -73,7 +73,7 @@ func (e event) state(t *testing.T) string {
 	return d.State
 }
 
-func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
+func TestStreamSendsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 2 * time.Second}})
 	accepted := s.order("k", "{}")
 	resp, err := s.client.Do(s.request("GET", accepted.header.Get("Location"), "", "", "Accept", "text/event-stream"))
@@ -159,7 +159,7 @@ func TestStreamOutlivesTheServersWriteTimeout(t *testing.T) {
 	}
 }
 
-func TestOnlyWhoAsksForEventsGetsThem(t *testing.T) {
+func TestEventsAreSentOnlyIfAccepted(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
 	for _, accept := range []string{"", "*/*", "application/json", "text/*", "text/html, *; q=.2, */*; q=.2", "text/event-stream;q=0"} {

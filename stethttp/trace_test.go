@@ -78,7 +78,7 @@ func TestTraceIsReadAtReplayAndNeverSent(t *testing.T) {
 }
 
 // A process that has no use for traces replays a response that has one, without it.
-func TestTraceIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
+func TestTraceIsNotSentIfNoObserverReadsIt(t *testing.T) {
 	n := &notebook{writes: "traced"}
 	quiet := false
 	s := start(t, setup{around: func(next http.Handler) http.Handler {

@@ -260,7 +260,7 @@ func TestTransactionOutlivesTheClient(t *testing.T) {
 	}
 }
 
-func TestTxWithoutATransactionSaysWhy(t *testing.T) {
+func TestTxWithoutATransactionPanicsWithAReason(t *testing.T) {
 	defer func() {
 		if p, _ := recover().(string); !strings.Contains(p, "*stethttp_test.fakeTx") || !strings.Contains(p, "NewTx") {
 			t.Errorf("panic %q", p)

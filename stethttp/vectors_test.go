@@ -13,9 +13,9 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestCanonicalVectorsForOtherLanguagesAreWhatGoComputes is here because package
+// TestCanonicalVectorsForOtherLanguages is here because package
 // canonical has no other test that reads docs.
-func TestCanonicalVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
+func TestCanonicalVectorsForOtherLanguages(t *testing.T) {
 	for _, v := range stettest.ReadVectors(t).Canonical {
 		form, err := canonical.JSON(v.Exclude...)
 		if err != nil {
@@ -27,7 +27,7 @@ func TestCanonicalVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
 	}
 }
 
-func TestRequestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
+func TestRequestVectorsForOtherLanguages(t *testing.T) {
 	form, err := canonical.JSON()
 	if err != nil {
 		t.Fatal(err)
