@@ -195,34 +195,42 @@ func (c *change) fitting(cmd *cobra.Command) error {
 	return nil
 }
 
+// check validates the flags before the store is opened.
+func (c *change) check(cmd *cobra.Command, wanted admin.Change) error {
+	if err := c.fitting(cmd); err != nil {
+		return err
+	}
+	if err := wanted.Check(); err != nil {
+		return err
+	}
+	if _, err := wanted.Resolution(operatorHTTP.Outcome); err != nil || wanted.Response == nil || c.admin != "" {
+		return err
+	}
+	return c.sealed()
+}
+
 // make shows the record, asks for confirmation, and changes the record that was shown.
-func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) error {
+func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (err error) {
 	wanted.Reason, wanted.Actor, wanted.Class, wanted.DryRun = c.reason, cmp.Or(c.actor, whoami()), c.class, c.dryRun
 	id, err := c.find(args)
-	if err == nil {
-		if err = c.fitting(cmd); err == nil {
-			err = wanted.Check()
-		}
-		if err == nil {
-			_, err = wanted.Resolution(operatorHTTP.Outcome)
-		}
-		if err == nil && wanted.Response != nil && c.admin == "" {
-			err = c.sealed()
-		}
-		if err != nil {
-			err = usage{err}
-		}
-	}
 	if err != nil {
 		return err
 	}
-	book, err := c.open(cmd)
-	if err != nil {
-		return err
+	if err := c.check(cmd, wanted); err != nil {
+		return usage{err}
+	}
+	book := cmd.ErrOrStderr()
+	if c.audit != "" {
+		f, failed := openAudit(c.audit)
+		if failed != nil {
+			return fmt.Errorf("--audit: %w", failed)
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		book = f
 	}
 	o := stet.Options{Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption}
 	audit := func(_ context.Context, e admin.Entry) error { return json.NewEncoder(book).Encode(e) } // in one write: lines of several operators do not mix
-	err = c.at(cmd, o, audit, func(d admin.API) error {
+	return c.at(cmd, o, audit, func(d admin.API) error {
 		rec, err := c.record(cmd, d, id, false)
 		if err != nil {
 			return err
@@ -242,7 +250,6 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) er
 		}
 		return c.report(cmd.OutOrStdout(), e)
 	})
-	return errors.Join(err, book.Close())
 }
 
 // report prints the change.
@@ -264,26 +271,10 @@ func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Chan
 	return typed(cmd, want)
 }
 
-// open opens the audit.
-func (c *change) open(cmd *cobra.Command) (io.WriteCloser, error) {
-	if c.audit == "" {
-		return unclosed{cmd.ErrOrStderr()}, nil
-	}
-	f, err := openAudit(c.audit)
-	if err != nil {
-		return nil, fmt.Errorf("--audit: %w", err)
-	}
-	return f, nil
-}
-
 // openAudit opens a file to append to: one write a line.
 func openAudit(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 }
-
-type unclosed struct{ io.Writer }
-
-func (unclosed) Close() error { return nil }
 
 // whoami returns the user of this process, and the user who called sudo.
 func whoami() string {
