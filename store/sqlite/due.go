@@ -60,11 +60,11 @@ type queue struct {
 	read int   // rows
 }
 
-// dueRow is a row that is due since then.
+// dueRow is a row that is due.
 type dueRow struct {
 	row
-	since micros
-	err   error // it is damaged
+	since micros // for Due and DueMessages
+	err   error  // if it is damaged
 }
 
 // due reads due records, and makes them due again later. It returns a record only if no other call

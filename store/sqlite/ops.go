@@ -104,37 +104,31 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 		return nil, ctx.Err()
 	}
 	var bad damage
-	err = s.write(ctx, func(w *session) (err error) {
-		lost, bad, err = extend(w, claims, lease)
-		return err
+	err = s.write(ctx, func(w *session) error {
+		lost, bad = nil, damage{}
+		end := w.now + span(lease)
+		for _, c := range claims {
+			n, err := w.exec(qExtend, end, end, end, c.Fence, c.ID[:])
+			if err == nil && n == 0 {
+				_, err = load(w, c.ID)
+				switch {
+				case errors.Is(err, store.ErrDamaged):
+					bad.add(c, err)
+					err = nil
+				case err == nil:
+					lost = append(lost, c)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return lost, bad.err()
-}
-
-// extend is the body of Extend, in a write transaction.
-func extend(s *session, claims []store.Claim, lease time.Duration) (lost []store.Claim, bad damage, err error) {
-	end := s.now + span(lease)
-	for _, c := range claims {
-		n, err := s.exec(qExtend, end, end, end, c.Fence, c.ID[:])
-		if err != nil {
-			return nil, bad, err
-		}
-		if n == 1 {
-			continue
-		}
-		switch _, err := load(s, c.ID); {
-		case err == nil:
-			lost = append(lost, c)
-		case errors.Is(err, store.ErrDamaged):
-			bad.add(c, err)
-		default:
-			return nil, bad, err
-		}
-	}
-	return lost, bad, nil
 }
 
 // Settle implements store.Store.
@@ -194,7 +188,10 @@ func (r *row) settle(s *session, out store.Settlement, keep store.Retention) err
 			head = out.Result.Head
 		}
 	}
-	_, err := s.exec(qSettle, int64(out.State), out.Gone, status, media, head, body, s.now, expires, forget, due, outbox, relay, r.Fence)
+	n, err := s.exec(qSettle, int64(out.State), out.Gone, status, media, head, body, s.now, expires, forget, due, outbox, relay, r.Fence)
+	if err == nil && n == 0 { // the caller's function has ended the transaction
+		err = store.ErrFenced
+	}
 	return err
 }
 

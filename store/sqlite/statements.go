@@ -51,13 +51,13 @@ var sqlText = [queries]string{
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 	qSelect: `SELECT ` + whole + ` FROM stet_records WHERE id = ?`,
 
-	// A write transaction excludes all others: a fence that it has read still identifies the row.
+	// The writes below follow a read in the same write transaction, which excludes all others.
 	qMarkUnknown: `UPDATE stet_records SET state = CASE WHEN run_due IS NULL THEN 5 ELSE 6 END, settled = ?,
 		lease = CASE WHEN run_due IS NOT NULL THEN ? END, due = NULL WHERE fence = ?`,
 	qExtend: `UPDATE stet_records SET lease = ?, due = ?, run_due = max(run_due, ?) -- NULL if it is NULL
 		WHERE fence = ? AND id = ? AND state = 1`,
 	qSettle: `UPDATE stet_records SET state = ?, gone = ?, status = ?, content_type = ?, head = ?, body = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
-		work = ?, relay_due = ?, run_due = NULL, notes = NULL, cancelling = NULL WHERE fence = ?`,
+		work = ?, relay_due = ?, run_due = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND state IN (1, 5, 6)`,
 	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL WHERE fence = ?`,
 
 	qDue: `SELECT ` + listed + ` FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,

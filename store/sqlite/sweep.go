@@ -35,13 +35,9 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 // sweep is the body of Sweep, in a write transaction. It delays unreadable records, so that they do
 // not block the sweep.
 func sweep(s *session, limit int) (swept store.Swept, bad damage, err error) {
-	type due struct {
-		row
-		err error
-	}
-	var found []due
+	var found []dueRow
 	err = s.rows(qDue, func(v []any) error {
-		var d due
+		var d dueRow
 		d.err = d.scan(v)
 		found = append(found, d)
 		return nil

@@ -91,8 +91,8 @@ type inside struct {
 
 type insideKey struct{}
 
-// nested refuses a write from inside RunTx's function: it would wait for the
-// writer that its own caller holds.
+// nested refuses a write from inside the function of RunTx or InTx: it would wait for the writer that
+// its own caller holds.
 func (s *Store) nested(ctx context.Context) error {
 	in, _ := ctx.Value(insideKey{}).(*inside)
 	if in == nil || in.store != s || in.over.Load() {
@@ -141,10 +141,11 @@ func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.
 	if err := t.s.failed.check(); err != nil {
 		return rec, err
 	}
-	rec, err = t.read(rec.ID)
+	r, err := load(t.session, rec.ID)
 	if err != nil {
-		return rec, err
+		return rec, t.s.explain("settle", err, "nothing was committed")
 	}
+	rec = r.at(t.session.now)
 	fault.At(fault.CommitBefore)
 	err = t.s.commit(t.tx)
 	fault.At(fault.CommitAfter)
@@ -154,18 +155,8 @@ func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.
 	return rec, nil
 }
 
-// read returns the record as the transaction sees it.
-func (t *transaction) read(id store.ID) (store.Record, error) {
-	r, err := load(t.session, id)
-	if err != nil {
-		return store.Record{ID: id}, t.s.explain("settle", err, "nothing was committed")
-	}
-	return r.at(t.session.now), nil
-}
-
-// endedInside returns the error for a transaction that fn ended, or whose end fn ignored:
-// SQLite rolls back by itself when a write is interrupted or the disk is full, and later
-// writes are committed one by one.
+// endedInside returns the error for a transaction that fn ended, or whose end fn ignored: SQLite rolls
+// back by itself if the disk is full or a write is interrupted. Later writes are then committed one by one.
 func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, error) {
 	_ = t.tx.Rollback()
 	now, err := t.s.readAfter(t.session.ctx, rec.ID)
@@ -200,13 +191,12 @@ func (s *Store) readAfter(ctx context.Context, id store.ID) (store.Record, error
 	return s.Read(ctx, id)
 }
 
-// SettleTx implements store.TxStore: it settles a claim inside a transaction of
-// the caller's, which may come from DB or from any other pool over the same
-// file. Begin that with BEGIN IMMEDIATE, as DB does, or it may fail with
+// SettleTx implements store.TxStore: it settles a claim inside a transaction of the caller, on DB or
+// any other pool of the same file. Begin it with BEGIN IMMEDIATE, as DB does, or it can fail with
 // SQLITE_BUSY_SNAPSHOT. The claim ends when the caller commits.
 //
-// A connection on which that could be lost with the power (synchronous=NORMAL or
-// OFF), or whose main database is another file, is refused with store.ErrInvalid.
+// It returns store.ErrInvalid if a power failure could lose the commit (synchronous=NORMAL or OFF), or
+// if the main database of the connection is another file.
 func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	session, err := s.join(ctx, tx)
 	if err != nil {
@@ -214,8 +204,8 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out sto
 	}
 	wrote, err := settle(session, c, out, keep)
 	if err == nil && !wrote {
-		// Settled already, perhaps by a transaction of this very run whose commit
-		// was not acknowledged: what this one wrote would be there twice.
+		// It was settled before, perhaps by an unacknowledged commit of this run: the writes of this
+		// transaction would be there twice.
 		return store.ErrFenced
 	}
 	if err == nil || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) {
@@ -257,3 +247,49 @@ func (s *Store) trusts(tx *session) error {
 
 // durable is PRAGMA synchronous=FULL.
 const durable = 2
+
+// InTx implements store.WorkTxStore. As with RunTx, transactions run one after the other, in the order
+// of the calls, and fn must not end its transaction.
+func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
+	return s.exclusively(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		if err := s.failed.check(); err != nil && tx.Rollback() == nil {
+			return err
+		}
+		fault.At(fault.CommitBefore)
+		err := s.commit(tx)
+		fault.At(fault.CommitAfter)
+		if errors.Is(err, sql.ErrTxDone) {
+			return fmt.Errorf("sqlite: %w: the function ended the transaction, which is not its to end", store.ErrUnknown)
+		}
+		return s.uncommitted(err, "the transaction may or may not have been committed")
+	})
+}
+
+// AcceptTx implements store.WorkTxStore, in a transaction as for SettleTx.
+func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
+	session, err := s.join(ctx, tx)
+	if err != nil {
+		return store.Record{}, err
+	}
+	rec, _, err := claim(session, claiming{&req, notNil(work), after})
+	if err == nil || errors.Is(err, store.ErrMismatch) {
+		return rec, err
+	}
+	return store.Record{}, s.explain("accept", err, "roll back")
+}
+
+// SaveTx implements store.WorkTxStore, in a transaction as for SettleTx.
+func (s *Store) SaveTx(ctx context.Context, tx *sql.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
+	session, err := s.join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	err = save(session, c, notes, store.Running, repeatable)
+	if err == nil || errors.Is(err, store.ErrFenced) {
+		return err
+	}
+	return s.explain("save", err, "roll back")
+}
