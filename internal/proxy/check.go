@@ -20,13 +20,12 @@ import (
 
 // checked is a valid configuration.
 type checked struct {
-	upstream       *url.URL
-	routes         []checkedRoute
-	unrouted       *checkedRoute // of requests that match no route; nil: they pass
-	consume        []checkedRoute
-	availabilities []*availability // of consume
-	classes        map[string]stet.Policy
-	encryption     stet.Encryption
+	upstream   *url.URL
+	routes     []checkedRoute
+	unrouted   *checkedRoute // of requests that match no route; nil: they pass
+	consume    []checkedRoute
+	classes    map[string]stet.Policy
+	encryption stet.Encryption
 }
 
 // all returns the routes, with unrouted.
@@ -39,9 +38,10 @@ func (c *checked) all() []checkedRoute {
 
 type checkedRoute struct {
 	Route
-	fallback bool // it is checked.unrouted
-	policy   stet.Policy
-	options  stethttp.Options
+	fallback     bool // it is checked.unrouted
+	policy       stet.Policy
+	options      stethttp.Options
+	availability *availability // of a consumer
 }
 
 func (r *Route) methods() []string {

@@ -112,9 +112,9 @@ func notDone(status int, header, trailer http.Header) bool {
 
 // consumeClasses adds the classes of messages.
 func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper, log *slog.Logger) error {
-	for _, cr := range done.consume {
-		g := c.newAvailability(done.upstream, log.With(slog.String("consume", cr.class())))
-		done.availabilities = append(done.availabilities, g)
+	for i := range done.consume {
+		cr := &done.consume[i]
+		cr.availability = c.newAvailability(done.upstream, log.With(slog.String("consume", cr.class())))
 		if cr.Verify != nil {
 			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
 			if err != nil {
@@ -122,7 +122,7 @@ func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundT
 			}
 			v.refusals = true
 			if v.url.Host == done.upstream.Host {
-				v.troubled = func(why string) { g.lost(why, 0) }
+				v.troubled = func(why string) { cr.availability.lost(why, 0) }
 			}
 			cr.policy.Verify = v.verify
 		}

@@ -31,13 +31,13 @@ type consumer struct {
 }
 
 // newConsumer returns a consumer that receives nothing yet.
-func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availability *availability, f *forwarder) (*consumer, error) {
+func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, f *forwarder) (*consumer, error) {
 	middleware, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return nil, err
 	}
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: &delivery{p, f, g.newRoute(cr), middleware, g.manner}, availability: availability, log: availability.log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: &delivery{p, f, g.newRoute(cr), middleware, g.manner}, availability: cr.availability, log: cr.availability.log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }
@@ -133,7 +133,7 @@ func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 		return nil
 	}
 	for i := range checked.consume {
-		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.availabilities[i], f)
+		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], f)
 		if err != nil {
 			return g.config.place(err, "consume", i)
 		}

@@ -39,7 +39,6 @@ type hook struct {
 	headers http.Header
 	timeout time.Duration
 	client  *http.Client
-	closing func()
 
 	ctx    context.Context // of requests
 	cancel context.CancelFunc
@@ -78,7 +77,6 @@ func (t *Target) hook(r *Relaying) (sender, error) {
 	}
 	transport := newTransport(Upstream{IdleTimeout: Duration(30 * time.Second), MaxIdle: hookCalls})
 	h.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	h.closing = transport.CloseIdleConnections
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.slots, h.busy = make(chan struct{}, hookCalls), make(map[string]chan struct{})
 	return h, nil
@@ -87,7 +85,7 @@ func (t *Target) hook(r *Relaying) (sender, error) {
 func (h *hook) close() {
 	h.cancel()
 	h.active.Wait()
-	h.closing()
+	h.client.CloseIdleConnections()
 }
 
 // own reports whether a field describes the request, its connection or the message.
