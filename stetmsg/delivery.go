@@ -1,11 +1,9 @@
 package stetmsg
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 )
 
@@ -34,7 +32,7 @@ type Extender interface {
 	ExtendEvery() time.Duration
 }
 
-// brokerTimeout bounds a call of a Delivery, or up to half as much later.
+// brokerTimeout bounds a call of a Delivery.
 const brokerTimeout = 30 * time.Second
 
 var errBroker = errors.New("stetmsg: the broker did not answer in time")
@@ -61,7 +59,8 @@ func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, er
 
 // tell carries out the decision at the broker.
 func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (err error) {
-	ctx = c.telling(ctx)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), brokerTimeout, errBroker)
+	defer cancel()
 	switch decision.Action {
 	case Ack:
 		err = d.Ack(ctx)
@@ -77,44 +76,9 @@ func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (
 	return err
 }
 
-// telling is the context of calls of a Delivery: it has the values of the message's
-// context.
-type telling struct {
-	context.Context
-	values context.Context
-}
-
-// Value implements context.Context.
-func (t *telling) Value(key any) any {
-	if v := t.Context.Value(key); v != nil { // the context package's own, for children
-		return v
-	}
-	return t.values.Value(key)
-}
-
-// span is a deadline that the calls of some time share.
-type span struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	ends   time.Time
-}
-
-// telling returns a context with the values of ctx that ends after brokerTimeout,
-// or up to half as much later: a timer for each message would cost more.
-func (c *Consumer[M]) telling(ctx context.Context) context.Context {
-	now := time.Now()
-	s := c.span.Load()
-	if s == nil || s.ends.Sub(now) < brokerTimeout {
-		s = &span{ends: now.Add(brokerTimeout + brokerTimeout/2)}
-		s.ctx, s.cancel = context.WithDeadlineCause(context.Background(), s.ends, errBroker)
-		c.span.Store(s) // the one before ends by itself
-	}
-	return &telling{s.ctx, ctx}
-}
-
 // turn decides about m when it is its turn, and keeps it in flight until then.
 func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
-	defer c.keep(ctx, d).stop() // also when the handler calls runtime.Goexit
+	defer c.extend(ctx, d)() // also when the handler calls runtime.Goexit
 	if !c.begin(ctx) {
 		return Decision{Action: Retry, Reason: Stopped, Err: context.Cause(ctx)}
 	}
@@ -135,77 +99,39 @@ func (c *Consumer[M]) begin(ctx context.Context) bool {
 	}
 }
 
-// keep extends a delivery until stop is called. It starts no goroutine before the first
-// extension is due.
-func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *extender {
+// extend extends a delivery until stop is called, which waits for the last call.
+func (c *Consumer[M]) extend(ctx context.Context, d Delivery) (stop func()) {
 	e, ok := d.(Extender)
 	if !ok || e.ExtendEvery() <= 0 {
-		return nil
+		return func() {}
 	}
-	k := &extender{ctx: ctx, e: e, log: c.o.ErrorLog}
-	k.timer = time.AfterFunc(e.ExtendEvery(), k.run)
-	return k
-}
-
-// renewer keeps a delivery in flight.
-type extender struct {
-	ctx   context.Context
-	e     Extender
-	log   *slog.Logger // nil for the default
-	timer *time.Timer
-
-	mu      sync.Mutex
-	stopped bool
-	cancel  context.CancelFunc // nil until the first call
-	done    chan struct{}
-}
-
-// run extends again and again. Its goroutine ends with stop.
-func (k *extender) run() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(k.ctx))
-	defer cancel()
-	k.mu.Lock()
-	if k.stopped {
-		k.mu.Unlock()
-		return
-	}
-	k.cancel, k.done = cancel, make(chan struct{})
-	k.mu.Unlock()
-	defer close(k.done)
-	tick := time.NewTicker(k.e.ExtendEvery())
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		k.extend(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		tick := time.NewTicker(e.ExtendEvery())
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				c.extendOnce(ctx, e)
+			case <-ctx.Done():
+				return
+			}
 		}
+	}()
+	return func() {
+		cancel()
+		<-ended
 	}
 }
 
-// extend extends once. A broker that does not answer by then is asked again.
-func (k *extender) extend(ctx context.Context) {
-	within, cancel := context.WithTimeoutCause(ctx, k.e.ExtendEvery(), errBroker)
+// extendOnce gives the broker the time until the next call.
+func (c *Consumer[M]) extendOnce(ctx context.Context, e Extender) {
+	within, cancel := context.WithTimeoutCause(ctx, e.ExtendEvery(), errBroker)
 	defer cancel()
-	if err := k.e.Extend(within); err != nil && ctx.Err() == nil {
+	if err := e.Extend(within); err != nil && ctx.Err() == nil {
 		// It may be delivered to another process, which finds it running.
-		cmp.Or(k.log, slog.Default()).WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
-	}
-}
-
-// stop ends it, and waits for the last call. A nil renewer keeps nothing.
-func (k *extender) stop() {
-	if k == nil {
-		return
-	}
-	if k.timer.Stop() { // run has not been called, and will not be
-		return
-	}
-	k.mu.Lock()
-	k.stopped = true
-	k.mu.Unlock()
-	if k.cancel != nil {
-		k.cancel()
-		<-k.done
+		c.log().WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
 	}
 }

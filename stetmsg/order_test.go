@@ -12,8 +12,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// Whichever goroutine comes first.
-func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
+func TestConcurrencyOfOne_HandlesInTheOrderReceived(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	o := options()
 	o.Concurrency = 1
@@ -25,12 +24,13 @@ func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := receiver.NewLanes(2, 1)
+	pool := receiver.NewPool(2, 1)
 	for i := range 2000 {
-		l.Go(t.Context(), "", func() { _, _ = c.Handle(t.Context(), order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
+		pool.Reserve(t.Context(), 1)
+		pool.Run(func() { _, _ = c.Handle(t.Context(), order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
 	}
-	l.Await(t.Context(), 2) // Wait is for when messages are released, and then all at once
-	l.Wait()
+	pool.Await(t.Context(), 2) // Wait would run the waiting messages at once
+	pool.Wait()
 	for i, id := range got {
 		if id != strconv.Itoa(i) {
 			t.Fatalf("message %s came as number %d", id, i)

@@ -50,7 +50,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -136,7 +135,6 @@ type Consumer[M any] struct {
 	o      Options[M]
 	slots  chan struct{} // a token for each message that is handled
 	alone  chan struct{} // the same, if there are groups, for each that is in none
-	span   atomic.Pointer[span]
 	// direct decides about a message in place of all that follows.
 	direct func(ctx context.Context, m M, deliveries int) Decision
 	// execute is lease or transaction.

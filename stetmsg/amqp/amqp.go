@@ -139,13 +139,13 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 // server has not answered for 30 s. If the server refuses the first attempts for 10 s (no such
 // queue, no permission), Run returns the error.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch, r.consumer.Concurrency()) // over all connections
-	defer hand.Wait()
+	pool := receiver.NewPool(r.o.Prefetch, r.consumer.Concurrency()) // over all connections
+	defer pool.Wait()
 	var pause receiver.Pause
 	start := time.Now()
 	for first := true; ctx.Err() == nil; {
 		began := time.Now()
-		ready, err := r.session(ctx, hand)
+		ready, err := r.session(ctx, pool)
 		if first && refused(err) && time.Since(start) > r.refusals {
 			return fmt.Errorf("stetmsg/amqp: %w", err)
 		}
@@ -173,7 +173,7 @@ func refused(err error) bool {
 }
 
 // session receives over one connection. ready: it got as far as that.
-func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready bool, err error) {
+func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool, err error) {
 	conn, err := r.o.Dial(ctx)
 	if err != nil {
 		return false, err
@@ -198,12 +198,14 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 				return true, in.lost()
 			}
 			d := &delivery{Delivery: restore(m), out: out, run: ctx}
-			if !hand.Go(ctx, "", func() { r.handle(ctx, d) }) {
+			if !pool.Reserve(ctx, 1) {
 				_ = d.untried(ctx)
+				continue
 			}
+			pool.Run(func() { r.handle(ctx, d) })
 		case <-ctx.Done():
 			err := in.giveBack(ctx, out)
-			hand.Wait() // before the connection is closed
+			pool.Wait() // before the connection is closed
 			return true, err
 		}
 	}

@@ -162,12 +162,12 @@ func matches(filter, subject string) bool {
 // Run receives until ctx ends. Then it stops receiving, releases messages that have not begun,
 // waits for running ones, and returns nil. It retries while the server cannot be reached.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch-r.ahead(), r.consumer.Concurrency())
+	pool := receiver.NewPool(r.o.Prefetch-r.ahead(), r.consumer.Concurrency())
 	var wg sync.WaitGroup
-	wg.Go(func() { r.receive(ctx, hand) })
-	wg.Go(func() { r.pulse(ctx, hand) })
+	wg.Go(func() { r.receive(ctx, pool) })
+	wg.Go(func() { r.pulse(ctx, pool) })
 	wg.Wait()
-	hand.Wait()
+	pool.Wait()
 	// The last acknowledgements are sent before the connection may be closed.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
 	defer cancel()
@@ -183,13 +183,13 @@ func (r *Receiver) ahead() int {
 }
 
 // pulse keeps waiting messages in flight until ctx ends.
-func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
+func (r *Receiver) pulse(ctx context.Context, pool *receiver.Pool) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			hand.Pulse()
+			pool.Pulse()
 		case <-ctx.Done():
 			return
 		}
@@ -197,10 +197,10 @@ func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
 }
 
 // receive opens a subscription whenever there is room for its messages.
-func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
+func (r *Receiver) receive(ctx context.Context, pool *receiver.Pool) {
 	var pause receiver.Pause
-	for hand.Await(ctx, 1) {
-		s := &subscription{r: r, ctx: ctx, hand: hand, full: make(chan struct{}), draining: make(chan struct{})}
+	for pool.Await(ctx, 1) {
+		s := &subscription{r: r, ctx: ctx, pool: pool, full: make(chan struct{}), draining: make(chan struct{})}
 		err := s.run()
 		if s.got {
 			pause.Reset()
@@ -217,7 +217,7 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 type subscription struct {
 	r        *Receiver
 	ctx      context.Context
-	hand     *receiver.Lanes
+	pool     *receiver.Pool
 	full     chan struct{} // closed when there was no room for long
 	draining chan struct{} // closed when no more is asked for
 
@@ -270,7 +270,10 @@ func (s *subscription) take(m jetstream.Msg) {
 		return
 	}
 	s.got = true
-	s.hand.Start(&delivery{r: s.r, m: m, ctx: s.ctx})
+	d := &delivery{r: s.r, m: m}
+	s.pool.Start(
+		func() { _, _ = s.r.consumer.Handle(s.ctx, m, d) }, // it has logged the error
+		func() { _ = m.InProgress() })                      // else it is delivered again
 }
 
 // await waits for room for a message, but not for long.
@@ -280,12 +283,12 @@ func (s *subscription) await() {
 		return
 	default:
 	}
-	if s.hand.Free() > 0 {
+	if s.pool.Free() > 0 {
 		return
 	}
 	wait, cancel := context.WithTimeout(s.ctx, s.r.every)
 	defer cancel()
-	if !s.hand.Await(wait, 1) {
+	if !s.pool.Await(wait, 1) {
 		close(s.full)
 		<-s.draining
 	}
@@ -301,22 +304,12 @@ func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 
 // delivery is a message in flight.
 type delivery struct {
-	r   *Receiver
-	m   jetstream.Msg
-	ctx context.Context
+	r *Receiver
+	m jetstream.Msg
 }
-
-// Run implements receiver.Job.
-func (d *delivery) Run() { _, _ = d.r.consumer.Handle(d.ctx, d.m, d) } // it has logged the error
-
-// Pulse implements receiver.Job.
-func (d *delivery) Pulse() { _ = d.m.InProgress() } // else it comes again
 
 // Deliveries implements stetmsg.Delivery.
 func (d *delivery) Deliveries() int {
-	if n := delivered(d.m.Reply()); n > 0 {
-		return n
-	}
 	meta, err := d.m.Metadata()
 	if err != nil {
 		return 0

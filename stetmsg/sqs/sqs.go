@@ -110,8 +110,8 @@ func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
 // Run receives until ctx ends. Then it stops receiving, releases messages that have not begun,
 // waits for running ones, and returns nil. It retries failed calls.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch, r.o.Prefetch) // Handle keeps in sight what waits
-	defer hand.Wait()
+	pool := receiver.NewPool(r.o.Prefetch, r.o.Prefetch) // Handle extends waiting messages
+	defer pool.Wait()
 	calls, most := 1, min(maxReceive, r.o.Prefetch)
 	if fifo(r.o.QueueURL) {
 		calls, most = min(fifoCalls, r.o.Prefetch), 1
@@ -121,8 +121,8 @@ func (r *Receiver) Run(ctx context.Context) error {
 	for range calls {
 		wg.Go(func() {
 			var pause receiver.Pause
-			for hand.Reserve(ctx, most) { // received messages are extended at once
-				if err := r.receive(ctx, hand, most); err != nil {
+			for pool.Reserve(ctx, most) { // received messages are extended at once
+				if err := r.receive(ctx, pool, most); err != nil {
 					pause.Wait(ctx, r.o.ErrorLog, err)
 					continue
 				}
@@ -135,7 +135,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 
 // receive makes one call, for which slots are reserved. The end of ctx does not interrupt it:
 // received messages would stay invisible until their visibility timeout.
-func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) error {
+func (r *Receiver) receive(ctx context.Context, pool *receiver.Pool, most int) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiveWait+answerWait)
 	defer cancel()
 	out, err := r.o.Client.ReceiveMessage(within, &sqs.ReceiveMessageInput{
@@ -144,16 +144,16 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) 
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	})
 	if err != nil {
-		hand.Release(most)
+		pool.Release(most)
 		return err
 	}
 	for _, m := range out.Messages {
 		d := &delivery{r: r, m: m}
 		// Handle has logged the error. While a message of a group is in flight, SQS returns
 		// no other of that group.
-		hand.Run(func() { _, _ = r.consumer.Handle(ctx, m, d) })
+		pool.Run(func() { _, _ = r.consumer.Handle(ctx, m, d) })
 	}
-	hand.Release(most - len(out.Messages))
+	pool.Release(most - len(out.Messages))
 	return nil
 }
 
