@@ -3,7 +3,6 @@ package amqp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"strconv"
@@ -188,45 +187,18 @@ func restore(m amqp.Delivery) amqp.Delivery {
 	return m
 }
 
-// link is a connection that is cut when the server leaves us waiting.
-type link struct {
-	conn     *amqp.Connection
-	patience time.Duration
-}
-
-// bounded calls f, which waits for the server; if it does so for too long the
-// connection is cut, and f returns an error.
-func (l *link) bounded(f func() error) error {
-	cut := make(chan struct{})
-	t := time.AfterFunc(l.patience, func() {
-		defer close(cut)
-		_ = l.conn.CloseDeadline(time.Now())
-	})
-	err := f()
-	if t.Stop() {
-		return err
-	}
-	<-cut
-	if err != nil {
-		return fmt.Errorf("the server has not answered for %v: %w", l.patience, err)
-	}
-	return nil
-}
-
 // outbound publishes waiting messages and dead letters, one at a time.
 type outbound struct {
-	o    Options
-	link *link
+	channel
+	o Options
 
 	mu       sync.Mutex
-	ch       *amqp.Channel
-	returned chan amqp.Return
 	declared map[string]bool
 }
 
 // newOutbound waits for the server, as open, declare and queue do.
 func newOutbound(l *link, o Options) (*outbound, error) {
-	p := &outbound{o: o, link: l, declared: make(map[string]bool)}
+	p := &outbound{channel: channel{link: l}, o: o, declared: make(map[string]bool)}
 	if err := p.open(); err != nil {
 		return nil, err
 	}
@@ -236,16 +208,6 @@ func newOutbound(l *link, o Options) (*outbound, error) {
 		})
 	}
 	return p, p.queue(o.DeadLetterQueue, p.deadArgs())
-}
-
-// open opens the channel that is published on.
-func (p *outbound) open() error {
-	ch, err := p.link.conn.Channel()
-	if err != nil {
-		return err // the one before stays, closed
-	}
-	p.ch, p.returned = ch, ch.NotifyReturn(make(chan amqp.Return, 1))
-	return ch.Confirm(false)
 }
 
 // declare calls f with a channel of its own, because a refusal closes it.
@@ -314,40 +276,11 @@ func (p *outbound) toQueue(ctx context.Context, name string, args amqp.Table, m 
 
 func (p *outbound) deadArgs() amqp.Table { return amqp.Table{"x-queue-type": p.o.QueueType} }
 
-// publish returns nil when the broker has the message, in a queue.
+// publish returns nil when the broker has the message in a queue.
 func (p *outbound) publish(ctx context.Context, exchange, key string, m amqp.Publishing) error {
-	var sent *amqp.DeferredConfirmation
-	err := p.link.bounded(func() (err error) {
-		if p.ch.IsClosed() {
-			if err := p.open(); err != nil {
-				return err
-			}
-		}
-		sent, err = p.ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
-		return err
-	})
-	if err != nil {
-		return err
+	err := p.channel.publish(ctx, exchange, routed{key, m})
+	if err != nil && !errors.Is(err, errReturned) {
+		_ = p.link.bounded(p.ch.Close)
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.link.patience)
-	defer cancel()
-	ok, err := sent.WaitContext(ctx)
-	if err != nil {
-		_ = p.link.bounded(p.ch.Close) // a late answer must not be taken for the next one's
-		return fmt.Errorf("the broker has not confirmed in time: %w", err)
-	}
-	select {
-	case back, open := <-p.returned: // it comes before the confirmation
-		if !open {
-			return fmt.Errorf("the channel was closed before the broker had confirmed: %w", amqp.ErrClosed)
-		}
-		return fmt.Errorf("%w for exchange %q: %d %s", errReturned, exchange, back.ReplyCode, back.ReplyText)
-	default:
-	}
-	if !ok {
-		return errors.New("the broker refused the message")
-	}
-	return nil
+	return err
 }
-
-var errReturned = errors.New("the broker has no queue")

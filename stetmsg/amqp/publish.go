@@ -2,7 +2,6 @@ package amqp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,9 +12,6 @@ import (
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 )
-
-// unconfirmed is how many messages are on their way at a time.
-const unconfirmed = 500
 
 // PublisherOptions configure a Publisher. URL or Dial is required.
 type PublisherOptions struct {
@@ -33,10 +29,8 @@ type Publisher struct {
 	o        PublisherOptions
 	patience time.Duration
 
-	mu       sync.Mutex // held while publishing
-	link     *link      // nil: to be connected
-	ch       *amqp.Channel
-	returned chan amqp.Return
+	mu      sync.Mutex // held while publishing
+	channel            // link is nil without a connection
 }
 
 // NewPublisher returns a publisher; close it. Wrong options are errors of kind
@@ -106,40 +100,21 @@ func check(m stet.Message, frame int) error {
 
 // publish sends messages and waits until all are confirmed. The caller holds mu.
 func (p *Publisher) publish(ctx context.Context, messages []stet.Message) error {
-	if err := p.connect(ctx); err != nil {
-		return err
-	}
-	for _, m := range messages {
-		if err := check(m, p.link.conn.Config.FrameSize); err != nil { // the broker would cut the connection
-			return err
-		}
-	}
-	sent := make([]*amqp.DeferredConfirmation, len(messages))
-	for i, m := range messages {
-		err := p.link.bounded(func() (err error) {
-			sent[i], err = p.ch.PublishWithDeferredConfirmWithContext(ctx, p.o.Exchange, m.To, true, false, publishing(m))
-			return err
-		})
+	if p.link == nil || p.link.conn.IsClosed() {
+		conn, err := p.o.Dial(ctx)
 		if err != nil {
 			return err
 		}
+		p.channel = channel{link: &link{conn: conn, patience: p.patience}}
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
-	defer cancel()
-	for _, s := range sent {
-		switch ok, err := s.WaitContext(ctx); {
-		case err != nil:
-			return fmt.Errorf("the broker has not confirmed in time: %w", err)
-		case !ok:
-			return errors.New("the broker refused a message")
+	out := make([]routed, len(messages))
+	for i, m := range messages {
+		if err := check(m, p.link.conn.Config.FrameSize); err != nil { // the broker would close the connection
+			return err
 		}
+		out[i] = routed{m.To, publishing(m)}
 	}
-	select {
-	case back := <-p.returned: // it comes before the confirmation
-		return fmt.Errorf("the broker has no queue for a message to exchange %q: %d %s", p.o.Exchange, back.ReplyCode, back.ReplyText)
-	default:
-		return nil
-	}
+	return p.channel.publish(ctx, p.o.Exchange, out...)
 }
 
 func publishing(m stet.Message) amqp.Publishing {
@@ -154,31 +129,11 @@ func publishing(m stet.Message) amqp.Publishing {
 	return out
 }
 
-// connect opens a channel if there is none. The caller holds mu.
-func (p *Publisher) connect(ctx context.Context) error {
-	if p.ch != nil && !p.ch.IsClosed() {
-		return nil
-	}
-	p.disconnect()
-	conn, err := p.o.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	p.link = &link{conn: conn, patience: p.patience}
-	return p.link.bounded(func() (err error) {
-		if p.ch, err = conn.Channel(); err != nil {
-			return err
-		}
-		p.returned = p.ch.NotifyReturn(make(chan amqp.Return, unconfirmed))
-		return p.ch.Confirm(false)
-	})
-}
-
 // disconnect drops the connection. The caller holds mu.
 func (p *Publisher) disconnect() {
 	if p.link != nil {
 		_ = p.link.conn.CloseDeadline(time.Now().Add(time.Second))
-		p.link, p.ch = nil, nil
+		p.channel = channel{}
 	}
 }
 

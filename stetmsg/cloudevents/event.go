@@ -2,8 +2,10 @@ package cloudevents
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -126,60 +128,37 @@ func (ev Event) Header() http.Header {
 	return h
 }
 
-const hexadecimal = "0123456789ABCDEF"
-
 // encode makes a value fit for a header field (HTTP Protocol Binding 1.0.2, section
 // 3.1.3.2).
 func encode(v string) string {
-	b := make([]byte, 0, len(v))
+	var b strings.Builder
 	for _, c := range []byte(v) {
 		if c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
-			b = append(b, '%', hexadecimal[c>>4], hexadecimal[c&15])
+			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
-			b = append(b, c)
+			b.WriteByte(c)
 		}
 	}
-	return string(b)
+	return b.String()
 }
 
+var (
+	escaped = regexp.MustCompile(`(?s)\\(.)`)
+	percent = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+)
+
 // attribute is the value of an attribute in a header. With the prefix of HTTP it is
-// percent-encoded, and senders of old versions have it in quotes (HTTP Protocol Binding
-// 1.0.2, section 3.1.3.2).
+// percent-encoded, and old senders put it in quotes (HTTP Protocol Binding 1.0.2, section
+// 3.1.3.2). A percent sign that encodes nothing stands for itself.
 func attribute(prefix, v string) string {
 	if prefix != ofHTTP {
 		return v
 	}
 	if len(v) > 1 && v[0] == '"' && v[len(v)-1] == '"' {
-		b := make([]byte, 0, len(v))
-		for i := 1; i < len(v)-1; i++ {
-			if v[i] == '\\' && i+1 < len(v)-1 {
-				i++
-			}
-			b = append(b, v[i])
-		}
-		v = string(b)
+		v = escaped.ReplaceAllString(v[1:len(v)-1], "$1")
 	}
-	return decode(v)
-}
-
-// decode undoes encode. A percent sign that encodes nothing stands for itself.
-func decode(v string) string {
-	b := make([]byte, 0, len(v))
-	for i := 0; i < len(v); i++ {
-		if v[i] == '%' && i+2 < len(v) {
-			high, low := digit(v[i+1]), digit(v[i+2])
-			if high >= 0 && low >= 0 {
-				b = append(b, byte(high<<4|low))
-				i += 2
-				continue
-			}
-		}
-		b = append(b, v[i])
-	}
-	return string(b)
-}
-
-// digit is the value of a hexadecimal digit, or -1.
-func digit(c byte) int {
-	return strings.IndexByte(hexadecimal, bytes.ToUpper([]byte{c})[0])
+	return percent.ReplaceAllStringFunc(v, func(code string) string {
+		b, _ := hex.DecodeString(code[1:]) // two digits
+		return string(b)
+	})
 }

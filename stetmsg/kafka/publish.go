@@ -35,7 +35,7 @@ func Publisher(cl *kgo.Client) stetmsg.Publish {
 				}
 			}
 		}
-		return produce(ctx, cl, recs)
+		return produce(ctx, ctx, cl, recs...)
 	}
 }
 
@@ -65,10 +65,10 @@ func topic(name string) error {
 	return nil
 }
 
-// produce returns when all records have been acknowledged or refused, or ctx has
-// ended. ProduceSync would then continue waiting for a broker, because the client
-// cannot take back a record that it has tried to send; such a one may still arrive.
-func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (err error) {
+// produce returns when all records have been acknowledged or refused, or wait has ended.
+// ProduceSync would continue waiting for a broker, because the client cannot take back a record
+// that it has tried to send, which may still arrive. Therefore ctx may outlast wait.
+func produce(ctx, wait context.Context, cl *kgo.Client, recs ...*kgo.Record) (err error) {
 	ends := make(chan error, len(recs))
 	for _, rec := range recs {
 		cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { ends <- err })
@@ -77,8 +77,8 @@ func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (err error
 		select {
 		case e := <-ends:
 			err = cmp.Or(err, e)
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-wait.Done():
+			return context.Cause(wait)
 		}
 	}
 	return err

@@ -194,7 +194,7 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 		{Headers: append(said, kgo.RecordHeader{Key: OmittedHeader, Value: []byte("key, value")})},
 	} {
 		rec.Topic = d.w.r.o.DeadLetterTopic
-		if err = d.w.produce(ctx, patience, &rec); err == nil {
+		if err = produce(ctx, patience, d.w.cl, &rec); err == nil {
 			d.settled = true
 			return nil
 		}
@@ -203,20 +203,6 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 		}
 	}
 	return err
-}
-
-// produce waits until rec is acknowledged or refused, or patience ends. The client
-// does not take back a record that it has tried to send, which may still arrive:
-// another one in its place would be one more each time.
-func (w *worker) produce(ctx, patience context.Context, rec *kgo.Record) error {
-	ended := make(chan error, 1)
-	w.cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { ended <- err })
-	select {
-	case err := <-ended:
-		return err
-	case <-patience.Done():
-		return context.Cause(patience)
-	}
 }
 
 // patience returns a context that ends when the worker has had to end for commitWait.
