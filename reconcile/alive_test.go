@@ -12,7 +12,7 @@ import (
 
 // What a run that is not dead begins while its verifier looks was not among what
 // the resolution is about.
-func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
+func TestRunBeingVerifiedBeginsNoStep(t *testing.T) {
 	for name, verify := range map[string]func(context.Context, stet.Status) (stet.Resolution, error){
 		"a verdict": func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil },
 		"a policy":  nil,

@@ -10,7 +10,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestVerifierThatWasNotAskedIsCounted(t *testing.T) {
+func TestRecordWithoutAKeyIsCountedAsBlind(t *testing.T) {
 	asked := 0
 	verify := func(context.Context, stet.Status) (stet.Resolution, error) { asked++; return happened, nil }
 	inMemory(t, stet.Options{Policy: stet.Policy{Verify: verify, Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
@@ -40,7 +40,7 @@ func TestPanicLeavesTheRecordAndIsReported(t *testing.T) {
 	}
 }
 
-func TestEndOfALapsedRunChangesNeitherLabelNorAttempt(t *testing.T) {
+func TestEndOfAnExpiredRunKeepsLabelAndAttempt(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Outside: true}}, func(t *testing.T, b *bench) {
 		req := store.ClaimRequest{ID: b.engine.ID("shop", "k"), Scope: store.DigestScope("", "shop"), Owner: store.NewOwner(), Lease: time.Minute,
 			Outside: true, Label: store.Label{Name: "POST /payments", Ref: "order 7"}}

@@ -10,7 +10,7 @@ import (
 )
 
 // A verifier that looks in the books by key finds nothing under an empty one.
-func TestVerifierThatLooksByKeyDoesNotRunTwiceWhatHasAReference(t *testing.T) {
+func TestVerifierByKeyIsNotCalledWithoutAKey(t *testing.T) {
 	var asked []stet.Op
 	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		asked = append(asked, st.Op)

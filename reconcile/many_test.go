@@ -23,7 +23,7 @@ var records = flag.Int("records", 1000, "how many records nobody knows about")
 
 const processes = 4
 
-func TestFourProcessesResolveEachRecordOnceAndRightly(t *testing.T) {
+func TestFourProcessesResolveEachRecordOnce(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { resolveMany(t, "sqlite", filepath.Join(t.TempDir(), "stet.db")) })
 	t.Run("postgres", func(t *testing.T) { resolveMany(t, "postgres", rig.Postgres(t).Database(t)) })
 	t.Run("redis", func(t *testing.T) { resolveMany(t, "redis", rig.Redis(t).Addr()) })

@@ -33,7 +33,7 @@ type Entry struct {
 	Err        error       // why it failed, or could not be verified
 }
 
-// one looks into one record.
+// one resolves a record.
 func (p *pass) one(ctx context.Context, shown store.Record) {
 	r := p.r
 	defer func() { // of a verifier, or another function of Options
@@ -41,13 +41,14 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 			p.fail(ctx, stet.Status{Record: shown}, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
 		}
 	}()
-	st, err := r.look(ctx, shown.ID)
-	if err == nil && (!dead(st.Record) && !r.waited(shown, st.Record) || st.Record.Fence != shown.Fence) {
-		p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
-		return
-	}
-	if err != nil {
+	st, err := r.engine.Lookup(ctx, shown.ID)
+	waits := shown.State == store.Accepted && st.Record.State == store.Accepted
+	switch {
+	case err != nil:
 		p.fail(ctx, stet.Status{Record: shown}, err)
+		return
+	case !dead(st.Record) && !waits || st.Record.Fence != shown.Fence:
+		p.count(func(rep *Report) { rep.Changed++ })
 		return
 	}
 	if r.o.Select != nil && !r.o.Select(st) || !r.pace.wait(ctx) {
@@ -70,7 +71,7 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 			return
 		}
 		if !dead(st.Record) || st.Record.Fence != shown.Fence {
-			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+			p.count(func(rep *Report) { rep.Changed++ })
 			return
 		}
 	}
@@ -79,34 +80,35 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 	case ctx.Err() != nil:
 		return // an interrupted verifier has no resolution
 	case errors.Is(err, errBlind):
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
-		p.add(func(rep *Report) { rep.Looked++; rep.Blind++ })
+		_ = r.o.Audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
+		p.count(func(rep *Report) { rep.Blind++ })
 	case err != nil:
-		r.event(ctx, st, class, err)
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
+		rec := st.Record
+		r.engine.Observe(ctx, observe.Event{Kind: observe.Resolved, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
+		_ = r.o.Audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
 		p.fail(ctx, st, err)
 	case resolution.State() == store.Unknown:
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown})
-		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
+		_ = r.o.Audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown})
+		p.count(func(rep *Report) { rep.Left++ })
 	default:
 		p.carryOut(ctx, st, class, resolution)
 	}
 }
 
-// carryOut does what the resolution says.
+// carryOut stores a resolution.
 func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v stet.Resolution) {
 	r, to := p.r, v.State()
-	// While the verifier looked, another process may have been told the same.
+	// Another process may have called its verifier at the same time.
 	if now, err := r.engine.Store().Read(ctx, st.Record.ID); err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {
-		p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+		p.count(func(rep *Report) { rep.Changed++ })
 		return
 	}
 	if r.o.DryRun {
-		_ = r.audit(ctx, Entry{Stage: DryRun, Status: st, Resolution: to})
-		p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
+		_ = r.o.Audit(ctx, Entry{Stage: DryRun, Status: st, Resolution: to})
+		p.count(func(rep *Report) { rep.resolved(to) })
 		return
 	}
-	if err := r.audit(ctx, Entry{Stage: Begun, Status: st, Resolution: to}); err != nil {
+	if err := r.o.Audit(ctx, Entry{Stage: Begun, Status: st, Resolution: to}); err != nil {
 		p.fail(ctx, st, fmt.Errorf("the audit could not be written: %w", err))
 		return
 	}
@@ -117,61 +119,45 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		err = r.engine.Resolve(ctx, st.Record, class, v)
 	}
 	if stet.KindOf(err) == stet.KindUnknown { // it may not run again, because of an open step
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
-		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
+		_ = r.o.Audit(ctx, Entry{Stage: Left, Status: st, Resolution: store.Unknown, Err: err})
+		p.count(func(rep *Report) { rep.Left++ })
 		return
 	}
 	if err != nil {
-		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Resolution: to, Err: err})
+		_ = r.o.Audit(ctx, Entry{Stage: Failed, Status: st, Resolution: to, Err: err})
 		if stet.KindOf(err) == stet.KindFenced || stet.KindOf(err) == stet.KindInFlight {
-			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+			p.count(func(rep *Report) { rep.Changed++ })
 			return
 		}
 		p.fail(ctx, st, err)
 		return
 	}
-	_ = r.audit(ctx, Entry{Stage: Done, Status: st, Resolution: to})
-	p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
+	_ = r.o.Audit(ctx, Entry{Stage: Done, Status: st, Resolution: to})
+	p.count(func(rep *Report) { rep.resolved(to) })
 }
 
-func (p *pass) add(f func(*Report)) {
+// count counts a record.
+func (p *pass) count(as func(*Report)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f(&p.report)
+	p.report.Looked++
+	as(&p.report)
 }
 
 func (p *pass) fail(ctx context.Context, st stet.Status, err error) {
 	p.r.o.ErrorLog.WarnContext(ctx, "reconcile: an operation is left unchanged", slog.String("id", st.Record.ID.String()), slog.Any("error", err))
-	p.add(func(rep *Report) { rep.Looked++; rep.Errors++ })
+	p.count(func(rep *Report) { rep.Errors++ })
 }
 
-func (r *Reconciler) audit(ctx context.Context, e Entry) error {
-	if r.o.Audit == nil {
-		return nil
-	}
-	return r.o.Audit(ctx, e)
-}
-
-// look reads a record.
-func (r *Reconciler) look(ctx context.Context, id store.ID) (stet.Status, error) {
-	return r.engine.Lookup(ctx, id)
-}
-
-// dead reports whether a record's run is dead.
+// dead reports whether a record's run has expired.
 func dead(rec store.Record) bool {
 	return rec.State == store.Unknown || rec.State == store.Running && rec.LeaseLeft <= 0
 }
 
-// waited reports whether a record that was found to have waited too long still is
-// the same.
-func (r *Reconciler) waited(shown, now store.Record) bool {
-	return shown.State == store.Accepted && now.State == store.Accepted
-}
-
-// errBlind: the class has a verifier, and the record keeps nothing by which to ask it.
+// errBlind: the class has a verifier, and the record has neither key nor reference for it.
 var errBlind = errors.New("its record keeps neither the key nor a reference by which Verify could be asked; see Policy.KeepKey and Options.ByRef")
 
-// decide asks who may know, and then the policy.
+// decide calls the verifiers. If they cannot know, the policy decides.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Resolution, err error) {
 	if st.Record.State == store.Accepted { // no verifier is needed
 		if p.Stale.State() == store.Failed && st.OpenStep == "" {
@@ -184,11 +170,11 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	if r.o.Verify != nil {
 		v, err = r.o.Verify(bounded, st)
 	}
-	// A verifier that looks for an empty key, or an empty reference, finds nothing, and would
-	// say that it did not happen.
+	// A verifier that searches for an empty key, or an empty reference, finds nothing, and would
+	// return ItDidNotHappen.
 	if err == nil && v.State() == store.Unknown && p.Verify != nil {
 		if st.Op.Key == "" && (!r.o.ByRef || st.Op.Ref == "") {
-			return v, errBlind // Policy.Stale is for what Verify does not know, and it was not asked
+			return v, errBlind // Policy.Stale is for records about which Verify was called
 		}
 		v, err = p.Verify(bounded, st)
 	}
@@ -197,19 +183,13 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 		return v, fmt.Errorf("verify: %w", err)
 	case v.State() != store.Unknown:
 		return v, nil
-	case p.Stale.State() == store.Retryable && st.OpenStep != "": // only a resolution can say whether that is to run again
+	case p.Stale.State() == store.Retryable && st.OpenStep != "": // a verifier or an operator must resolve the step
 		return v, nil
 	}
 	return p.Stale, nil
 }
 
-// event tells the engine's observer that a verifier failed.
-func (r *Reconciler) event(ctx context.Context, st stet.Status, class string, err error) {
-	rec := st.Record
-	r.engine.Observe(ctx, observe.Event{Kind: observe.Resolved, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
-}
-
-// end ends a run whose lease has run out, before a verifier is asked about it.
+// end marks an expired run unknown, before its verifier is called.
 func (r *Reconciler) end(ctx context.Context, st stet.Status, class string) (stet.Status, error) {
 	rec := st.Record
 	p, _ := r.engine.Policy(class)
@@ -220,11 +200,11 @@ func (r *Reconciler) end(ctx context.Context, st stet.Status, class string) (ste
 	if now.State == store.Unknown && now.Fence == rec.Fence {
 		r.engine.Observe(ctx, observe.Event{Kind: observe.MarkedUnknown, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
 	}
-	return r.look(ctx, rec.ID)
+	return r.engine.Lookup(ctx, rec.ID)
 }
 
-// expire fails an operation that has waited too long: it takes it, as a worker
-// does, so that no other runs it.
+// expire fails an operation that has waited too long. It takes the operation as a worker does,
+// so that no worker runs it.
 func (r *Reconciler) expire(ctx context.Context, st stet.Status) error {
 	run, err := r.engine.Take(ctx, stet.Item{ID: st.Record.ID, Class: st.Op.Class, Name: st.Name})
 	switch {

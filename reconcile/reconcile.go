@@ -29,6 +29,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -104,7 +105,7 @@ type Options struct {
 	Audit func(context.Context, Entry) error
 	// Progress, if set, is called after each page of records.
 	Progress func(Report)
-	// ErrorLog gets what goes wrong, never a key. Default slog.Default().
+	// ErrorLog receives errors, never a key. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
@@ -115,12 +116,12 @@ type Report struct {
 	Failed    int // settled as failed
 	Again     int // to be run again
 	Left      int // the verifier cannot know: left unknown, or waiting
-	Blind     int // left unknown: the class has a Verify, and the record keeps nothing by which to ask it (Policy.KeepKey, Options.ByRef)
+	Blind     int // left unknown: the class has a Verify, and the record has neither key nor reference for it (Policy.KeepKey, Options.ByRef)
 	Changed   int // by another process in the meantime
 	Errors    int // could not be read, verified, audited or resolved; the next pass tries again
 }
 
-func (r *Report) count(to store.State) {
+func (r *Report) resolved(to store.State) {
 	switch to {
 	case store.Completed:
 		r.Completed++
@@ -154,17 +155,12 @@ func New(engine *stet.Engine, o Options) (*Reconciler, error) {
 	case o.Concurrency < 0 || o.OlderThan < 0 || o.AcceptedFor < 0 || o.Every < 0:
 		return nil, misuse.Errorf("reconcile: Options.Concurrency is %d, OlderThan %v, AcceptedFor %v, Every %v; none may be negative", o.Concurrency, o.OlderThan, o.AcceptedFor, o.Every)
 	}
-	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
-	}
-	if o.Rate == 0 {
-		o.Rate = DefaultRate
-	}
-	if o.Every == 0 {
-		o.Every = DefaultEvery
-	}
-	if o.ErrorLog == nil {
-		o.ErrorLog = slog.Default()
+	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
+	o.Rate = cmp.Or(o.Rate, DefaultRate)
+	o.Every = cmp.Or(o.Every, DefaultEvery)
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
+	if o.Audit == nil {
+		o.Audit = func(context.Context, Entry) error { return nil }
 	}
 	r := &Reconciler{engine: engine, store: store, o: o}
 	if o.Rate > 0 {
@@ -211,7 +207,7 @@ type pass struct {
 	report Report
 }
 
-// browse looks into the records of a state, page by page.
+// browse resolves the records of a state, page by page.
 func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Duration) error {
 	q := store.Query{Scope: p.r.o.Scope, States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
 	for tries := 0; ; {
@@ -245,8 +241,8 @@ const (
 	browsePause = 50 * time.Millisecond
 )
 
-// page looks into records, some at a time. They are shuffled, so that processes
-// that begin together seldom meet.
+// page resolves records, Concurrency at a time. They are shuffled, so that processes that begin
+// together seldom resolve the same record.
 func (p *pass) page(ctx context.Context, recs []store.Record) {
 	rand.Shuffle(len(recs), func(i, j int) { recs[i], recs[j] = recs[j], recs[i] })
 	next := make(chan store.Record)

@@ -136,7 +136,7 @@ func says(v stet.Resolution) func(context.Context, stet.Status) (stet.Resolution
 
 var happened = stet.ItHappened(stet.Outcome{Body: []byte(`"shipped"`)})
 
-func TestVerdictsAreCarriedOut(t *testing.T) {
+func TestResolutionsAreStored(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		lapsed := b.lapsed("lapsed")
 		did, didNot, unknown := b.parked("did", ""), b.parked("did not", ""), b.parked("unknown", "")
@@ -161,7 +161,7 @@ func TestVerdictsAreCarriedOut(t *testing.T) {
 	})
 }
 
-func TestVerifierIsToldWhatWasAskedFor(t *testing.T) {
+func TestVerifierReceivesTheOperation(t *testing.T) {
 	inMemory(t, stet.Options{Classes: map[string]stet.Policy{"slow": {}}}, func(t *testing.T, b *bench) {
 		b.taken("Emma", "slow")
 		b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
@@ -173,7 +173,7 @@ func TestVerifierIsToldWhatWasAskedFor(t *testing.T) {
 	})
 }
 
-func TestLiveAndSettledRecordsAreNotTouched(t *testing.T) {
+func TestRunningAndSettledRecordsAreUnchanged(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		run, err := b.engine.Begin(ctx, b.op("live", ""))
 		must(t, err)
@@ -189,7 +189,7 @@ func TestLiveAndSettledRecordsAreNotTouched(t *testing.T) {
 	})
 }
 
-func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
+func TestResolutionOfAChangedRecordIsRefused(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
@@ -207,7 +207,7 @@ func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
 	})
 }
 
-func TestVerifierThatFailsDecidesNothing(t *testing.T) {
+func TestFailedVerifierLeavesTheRecord(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		b.events = nil
@@ -221,7 +221,7 @@ func TestVerifierThatFailsDecidesNothing(t *testing.T) {
 	})
 }
 
-func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
+func TestVerifyTimeoutEndsTheVerifier(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{VerifyTimeout: time.Minute}}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		began := time.Now()
@@ -236,7 +236,7 @@ func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
 	})
 }
 
-func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
+func TestPolicyStaleResolvesUnknownRecords(t *testing.T) {
 	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 		byKey, byRef := st.Op.Scope == "shop" && st.Op.Key == "accepted", st.Op.Key == "" && st.Op.Ref == "order 7" && st.Op.Name == "POST /orders"
 		if byKey == byRef || st.Op.Class != "verify" || st.Record.Fence == 0 || st.Record.Attempt != 1 || st.Record.ClaimedAt.IsZero() {
@@ -280,7 +280,7 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 	decides("verify", false, states{store.Unknown, store.Unknown, store.Completed})
 }
 
-func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
+func TestStaleFailureIsStoredAsATimeout(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		b.parked("a", "")
 		b.pass(reconcile.Options{})
@@ -291,7 +291,7 @@ func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
 	})
 }
 
-func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
+func TestExpiredRunIsMarkedUnknownWithAnEvent(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.lapsed("a")
 		b.events = nil
@@ -306,7 +306,7 @@ func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
 	})
 }
 
-func TestWhatWasAcceptedTooLongAgoFailsWhereThePolicySaysSo(t *testing.T) {
+func TestAcceptedForFailsOldOperationsOfStaleFailures(t *testing.T) {
 	o := stet.Options{Classes: map[string]stet.Policy{"fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "again": {Stale: stet.MayRunAgain()}}}
 	inMemory(t, o, func(t *testing.T, b *bench) {
 		fail, again := b.accepted("a", "fail"), b.accepted("b", "again")
@@ -346,7 +346,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeWrittenDownIsNotDone(t *testing.T) {
+func TestFailedAuditPreventsTheResolution(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		full := true
@@ -395,7 +395,7 @@ func TestRateAndConcurrencyAreBounded(t *testing.T) {
 	})
 }
 
-func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
+func TestPassReadsOnlySelectedRecords(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		other, err := b.engine.Begin(ctx, stet.Op{Scope: "bank", Key: "a"})
 		must(t, err)
@@ -439,7 +439,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestRunComesBack(t *testing.T) {
+func TestRunRepeatsPasses(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		ctx, cancel := context.WithCancel(ctx)

@@ -13,7 +13,7 @@ import (
 
 // A record that cannot be read is no store that cannot be used: its message must
 // not be kept in hand, with others behind it, permanently.
-func TestMessageWithADamagedRecordIsDeadLetteredInTheEnd(t *testing.T) {
+func TestMessageWithADamagedRecordIsDeadLettered(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	attempts := func(o *stetmsg.Options[order]) { o.MaxAttempts = 3 }

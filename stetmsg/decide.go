@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	storePause    = 50 * time.Millisecond // between looks at a store that cannot be used
+	storePause    = 50 * time.Millisecond // between reads of an unavailable store
 	maxStorePause = 5 * time.Second
 )
 
@@ -48,7 +48,7 @@ func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision 
 	return combine(ds)
 }
 
-// report tells who wants to know.
+// report calls Options.Observe, and logs dead letters.
 func (c *Consumer[M]) report(ctx context.Context, d Decision) Decision {
 	if c.o.Observe != nil {
 		c.o.Observe(ctx, d)
@@ -78,7 +78,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 			return Decision{Action: Retry, Reason: Stopped, ID: c.engine.ID(op.Scope, op.Key), Err: err}
 		}
 		d := c.execute(ctx, op, m, deliveries)
-		if d.ID == (store.ID{}) { // no run has told
+		if d.ID == (store.ID{}) { // there was no run
 			d.ID = c.engine.ID(op.Scope, op.Key)
 		}
 		switch {
@@ -88,8 +88,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 		case d.Reason != Unavailable:
 			return d
 		}
-		// A store that answers, and twice refuses this operation alone, has
-		// something against it: it must not stay in flight permanently.
+		// A store that works, and refuses this operation twice, refuses it permanently.
 		if _, err := c.engine.Store().Read(ctx, d.ID); err == nil {
 			if sound++; sound > 1 {
 				kept := c.kept(ctx, op, m, Decision{Attempts: deliveries, Err: d.Err})
@@ -150,10 +149,10 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		return settled(run.Outcome())
 	}
 	n := run.Attempt()
-	if c.used(n) { // or are there some among them that do not count?
+	if c.used(n) { // some may not count
 		n = c.counted(ctx, run)
 	}
-	if c.used(n - 1) { // its runs died, one after the other
+	if c.used(n - 1) { // each run crashed
 		out := stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Adapter: store.AdapterMessage}
 		if err := run.Settle(ctx, out); err != nil {
 			return unsettled(c.o.Backoff(1), n, err)
@@ -275,8 +274,8 @@ func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) 
 	return guarded(ctx, c.log(), theHandler, handler)
 }
 
-// guarded calls f, which a message may make panic: that is an error, as the process
-// that gets the message next would die of it too.
+// guarded calls f. A panic is an error: otherwise the message would kill one process after the
+// other.
 func guarded[T any](ctx context.Context, log *slog.Logger, who string, f func() (T, error)) (v T, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -376,7 +375,7 @@ func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) D
 	return d
 }
 
-// settled is the decision about an outcome that stands.
+// settled is the decision about a stored outcome.
 func settled(out stet.Outcome) Decision {
 	if out.Failed {
 		return Decision{Action: DeadLetter, Reason: Failed, Outcome: out, Err: fmt.Errorf("it failed before: %w", out.Decode(new(any)))}
@@ -384,8 +383,7 @@ func settled(out stet.Outcome) Decision {
 	return Decision{Action: Ack, Reason: Replayed, Outcome: out}
 }
 
-// refused is the decision about an operation that was not run, or whose fate is
-// not known.
+// refused is the decision about an operation that was not run, or whose outcome is unknown.
 func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, err error) Decision {
 	d := Decision{Action: Retry, Err: err}
 	var hint time.Duration
@@ -418,13 +416,13 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		default:
 			d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 		}
-	case stet.KindClosed: // the broker must not hand it over again and again in the meantime
+	case stet.KindClosed: // the broker must not deliver it at once
 		d.Reason, d.After = Stopped, c.o.Backoff(deliveries)
 	case stet.KindInvalid:
 		d.Reason = Stopped
 		if ctx.Err() == nil { // the class is at fault
 			d.Reason, d.After = Unsettled, c.o.Backoff(deliveries)
-			if c.used(deliveries) { // or the message, which names the class
+			if c.used(deliveries) { // or the message, if it names the class
 				d.Action, d.Reason = DeadLetter, Invalid
 			}
 		}
@@ -434,7 +432,7 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 	return d
 }
 
-// cause is what a handler returned that was rolled back.
+// cause returns the error of a handler that was rolled back.
 func cause(err error) error {
 	if e, ok := errors.AsType[*stet.Error](err); ok && e.Cause != nil {
 		return e.Cause

@@ -18,7 +18,7 @@ const (
 	Retry Action = iota
 	// Ack: it is done; never deliver it again.
 	Ack
-	// DeadLetter: put it aside with the reason, for people to look at.
+	// DeadLetter: store it elsewhere with the reason, for an operator.
 	DeadLetter
 )
 

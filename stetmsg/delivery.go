@@ -13,12 +13,12 @@ type Delivery interface {
 	// Deliveries is how often the broker has delivered the message, this time included;
 	// 0 if it does not say.
 	Deliveries() int
-	// Ack says that the message is done. After an error it may come again.
+	// Ack acknowledges the message. After an error it may be delivered again.
 	Ack(ctx context.Context) error
-	// Retry has the message delivered again, not before after has passed.
+	// Retry returns the message, to be delivered again after the given time.
 	Retry(ctx context.Context, after time.Duration) error
-	// DeadLetter puts the message aside with d's Reason and Text. It returns
-	// nil only if the message is durable where it was put.
+	// DeadLetter stores the message elsewhere, with d's Reason and Text. It returns
+	// nil only if the message is durable there.
 	DeadLetter(ctx context.Context, d Decision) error
 }
 

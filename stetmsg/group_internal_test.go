@@ -17,9 +17,9 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany: the first is handled
+// TestOnlyWaitingMessagesAreGrouped: the first is handled
 // at once and alone; those that come in the meantime go together.
-func TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany(t *testing.T) {
+func TestOnlyWaitingMessagesAreGrouped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var sizes []int
@@ -54,8 +54,8 @@ func TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany(t *testing.T) {
 	})
 }
 
-// TestNobodyWaitsForAGroupWhoseHandlerHasLeft: runtime.Goexit, or a panic.
-func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
+// TestGoexitInAGroupReleasesItsMembers: runtime.Goexit, or a panic.
+func TestGoexitInAGroupReleasesItsMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &groups[int]{size: 3, lanes: 1, run: func(context.Context, []stet.Op, []int) []*stet.Lease {
 			runtime.Goexit()
@@ -104,9 +104,9 @@ func (loose) RunGroup(ctx context.Context, reqs []store.ClaimRequest, _ []store.
 	return nil, io.ErrUnexpectedEOF
 }
 
-// TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime: more messages wait for a group
+// TestMessagesOutsideOfGroupsAreLimited: more messages wait for a group
 // than are handled at a time.
-func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
+func TestMessagesOutsideOfGroupsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := loose{memory.New(memory.Options{})}
 		engine := stettest.Engine(t, st, stet.Options{SweepEvery: -1})

@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestLongHandlerKeepsItsLeaseAndItsMessage(t *testing.T) {
+func TestLongHandlerRenewsItsLeaseAndExtendsItsMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{Lease: 10 * time.Second})
 		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
@@ -33,7 +33,7 @@ func TestLongHandlerKeepsItsLeaseAndItsMessage(t *testing.T) {
 	})
 }
 
-func TestNoMoreThanConcurrencyAreHandledAndTheRestIsKeptInHand(t *testing.T) {
+func TestConcurrencyLimitsHandlersAndOthersAreExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{})
 		var at, most atomic.Int64
@@ -60,7 +60,7 @@ func TestNoMoreThanConcurrencyAreHandledAndTheRestIsKeptInHand(t *testing.T) {
 	})
 }
 
-func TestShutdownEndsWhatHasBegunAndGivesBackTheRest(t *testing.T) {
+func TestShutdownFinishesRunsAndReleasesOtherMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{})
 		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
@@ -87,7 +87,7 @@ func TestShutdownEndsWhatHasBegunAndGivesBackTheRest(t *testing.T) {
 	})
 }
 
-func TestPartsOfAMessageSucceedAndFailOneByOne(t *testing.T) {
+func TestPartsOfAMessageAreSeparateOperations(t *testing.T) {
 	runs := map[string]int{}
 	var seen []stetmsg.Decision
 	c := inMemory(t, stet.Policy{}).consumer(func(_ context.Context, m order) ([]byte, error) {
@@ -119,7 +119,7 @@ func TestPartsOfAMessageSucceedAndFailOneByOne(t *testing.T) {
 	}
 }
 
-func TestBrokerThatCannotBeToldIsAnError(t *testing.T) {
+func TestFailedBrokerCallIsAnError(t *testing.T) {
 	c := inMemory(t, stet.Policy{}).consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
 	gone := errors.New("gone")
 	if _, err := c.Handle(ctx, order{ID: "1"}, deaf{&delivery{}, gone}); !errors.Is(err, gone) {
@@ -139,7 +139,7 @@ type deaf struct {
 
 func (d deaf) Ack(context.Context) error { return d.err }
 
-func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	s := onSQLite(t)
 	h := func(context.Context, order) ([]byte, error) { return nil, nil }
@@ -187,7 +187,7 @@ func (d *taciturn) Extend(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func TestMessageIsKeptInHandThoughTheBrokerOnceDoesNotAnswer(t *testing.T) {
+func TestMessageIsExtendedAfterAFailedExtension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{Lease: 10 * time.Second})
 		c := b.consumer(func(context.Context, order) ([]byte, error) {
@@ -203,7 +203,7 @@ func TestMessageIsKeptInHandThoughTheBrokerOnceDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestMessageWhoseHandlerEndsItsGoroutineIsDeliveredAgain(t *testing.T) {
+func TestMessageOfAHandlerWithGoexitIsDeliveredAgain(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	c := b.consumer(func(context.Context, order) ([]byte, error) {
 		runtime.Goexit()

@@ -30,8 +30,8 @@ type Identity func(Envelope) (stet.Op, error)
 // docs/adapters.md). A message for which f returns an error, or the zero Fingerprint, is
 // refused.
 //
-// Use it also where a producer publishes a message again with another body, with a new time
-// of sending for one: the fingerprint of what stays the same. In lease mode a message stays
+// Use it also if a producer publishes a message again with another body, with a new time
+// of sending for one: the fingerprint of the unchanged part. In lease mode a message stays
 // with its fingerprint also after an attempt without an effect, because its record counts the
 // attempts; another body under its key is then dead-lettered as a Mismatch.
 func (id Identity) WithFingerprint(f func(Envelope) (store.Fingerprint, error)) Identity {
@@ -44,7 +44,7 @@ func (id Identity) WithFingerprint(f func(Envelope) (store.Fingerprint, error)) 
 			return stet.Op{}, fmt.Errorf("the message has no fingerprint: %w", err)
 		}
 		if op.Fingerprint == (store.Fingerprint{}) {
-			return stet.Op{}, errors.New("the function of WithFingerprint returned the zero Fingerprint, so messages could not be told apart")
+			return stet.Op{}, errors.New("the function of WithFingerprint returned the zero Fingerprint, which cannot distinguish messages")
 		}
 		return op, nil
 	}
@@ -64,13 +64,13 @@ func Header(scope, name string) Identity {
 	return func(e Envelope) (stet.Op, error) {
 		key, ok := e.Header(name)
 		if !ok || key == "" {
-			return stet.Op{}, fmt.Errorf("the message has no header %q: its producer has to set one that is the same whenever it publishes the message again", name)
+			return stet.Op{}, fmt.Errorf("the message has no header %q: its producer must set one, and repeat it when it publishes the message again", name)
 		}
 		return stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint(e.Body), Name: store.LabelText(scope)}, nil
 	}
 }
 
-// Digest makes the key of the body alone. Use it only where the body itself identifies
+// Digest makes the key of the body alone. Use it only if the body itself identifies
 // the intent, by an order number for instance: Digest takes two equal messages for one,
 // so of two orders for the same book the second is silently not executed. A body with
 // the time of sending is a new operation each time.

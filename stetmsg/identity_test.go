@@ -39,7 +39,7 @@ func TestDigestMakesEqualBodiesOneOperation(t *testing.T) {
 	}
 }
 
-func TestFingerprintIsThatOfTheFunction(t *testing.T) {
+func TestWithFingerprintReplacesTheFingerprint(t *testing.T) {
 	of := func(e stetmsg.Envelope) (store.Fingerprint, error) {
 		switch string(e.Body) {
 		case "bad":

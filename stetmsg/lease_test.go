@@ -20,7 +20,7 @@ import (
 
 var ctx = context.Background()
 
-func TestOutcomeIsDurableBeforeTheBrokerHearsOfIt(t *testing.T) {
+func TestOutcomeIsDurableBeforeTheAcknowledgement(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	c := b.consumer(func(context.Context, order) ([]byte, error) { return []byte("done"), nil })
 	d := &delivery{}
@@ -75,7 +75,7 @@ func TestRunningElsewhereIsNeverAcknowledged(t *testing.T) {
 }
 
 // An empty result is that of a run that died, by Policy.Stale.
-func TestErrorWithoutATextIsAFailureOfItsOwn(t *testing.T) {
+func TestErrorWithoutTextIsAFailure(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, errors.New("") })
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
@@ -84,7 +84,7 @@ func TestErrorWithoutATextIsAFailureOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
+func TestRetryableHandlerRunsUntilMaxAttempts(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	runs := 0
 	c := b.consumer(func(ctx context.Context, m order) ([]byte, error) {
@@ -113,7 +113,7 @@ func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
 	}
 }
 
-func TestHandlerThatFailsOnceIsRunAgainAndItsMessageIsNotLost(t *testing.T) {
+func TestMessageOfAHandlerThatFailsOnceIsNotLost(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	failed := false
 	c := b.consumer(func(context.Context, order) ([]byte, error) {
@@ -129,7 +129,7 @@ func TestHandlerThatFailsOnceIsRunAgainAndItsMessageIsNotLost(t *testing.T) {
 
 // Options.Retryable says that doing it twice has one effect, of errors that are marked, too:
 // only without it a doubt marks unknown the run.
-func TestDoubtIsRunAgainWhereTheOptionSaysSo(t *testing.T) {
+func TestRetryableOptionRunsAmbiguousErrorsAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		retryable func(error) bool
 		want      store.State
@@ -207,7 +207,7 @@ func die(t *testing.T, b *bench, key string) {
 	time.Sleep(2 * time.Second) // of a bubble
 }
 
-func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
+func TestUnknownIsVerifiedOrDeadLettered(t *testing.T) {
 	never := func(context.Context, order) ([]byte, error) { panic("run again") }
 	for name, c := range map[string]struct {
 		verify func(context.Context, stet.Status) (stet.Resolution, error)
@@ -245,7 +245,7 @@ func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
 	}
 }
 
-func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T) {
+func TestDeclaredMayHaveExecutedIsUnknown(t *testing.T) {
 	for _, verified := range []bool{false, true} {
 		p := stet.Policy{}
 		if verified {
@@ -271,7 +271,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 	}
 }
 
-func TestHandlerThatKillsItsProcessIsGivenUp(t *testing.T) {
+func TestHandlerThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{Stale: stet.MayRunAgain()})
 		die(t, b, "1")
@@ -300,7 +300,7 @@ func TestOtherContentUnderTheSameKeyIsNotExecuted(t *testing.T) {
 	}
 }
 
-func TestTombstoneIsAcknowledgedButAFailedOneDeadLettered(t *testing.T) {
+func TestDiscardedResultIsAcknowledgedOrDeadLettered(t *testing.T) {
 	c := inMemory(t, stet.Policy{MaxResult: 1}).consumer(func(_ context.Context, m order) ([]byte, error) {
 		if m.ID == "fails" {
 			return nil, errors.New("a text that is too large to be kept")
@@ -339,7 +339,7 @@ func (hurt) SettleTx(context.Context, bool, store.Claim, store.Settlement, store
 
 // It may never become readable: a message that is kept in hand until then holds up the
 // others.
-func TestMessageWhoseRecordCannotBeReadIsNotKeptInHand(t *testing.T) {
+func TestMessageWithAnUnreadableRecordIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := hurt{memory.New(memory.Options{})}
 		b := newBench(t, store, stet.Policy{})
@@ -365,7 +365,7 @@ func TestMessageWhoseRecordCannotBeReadIsNotKeptInHand(t *testing.T) {
 	})
 }
 
-func TestMessageIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
+func TestMessageIsKeptWhileTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		down.Store(true)

@@ -29,7 +29,7 @@ func (b *bench) passing(h func(context.Context, *stet.Lease, order) (stet.Outcom
 
 var created = stet.Outcome{Adapter: store.AdapterHTTP, Status: 201, Type: "text/plain", Body: []byte("made")}
 
-func TestOutcomeIsStoredAsItIs(t *testing.T) {
+func TestOutcomeIsStoredUnchanged(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	refused := stet.Outcome{Failed: true, Adapter: store.AdapterHTTP, Status: 422, Body: []byte("no such article")}
 	c := b.passing(func(ctx context.Context, run *stet.Lease, m order) (stet.Outcome, error) {
@@ -56,7 +56,7 @@ func TestOutcomeIsStoredAsItIs(t *testing.T) {
 	}
 }
 
-func TestMessageWaitsAsLongAsItsHandlerSays(t *testing.T) {
+func TestAgainSetsTheWait(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	c := b.passing(func(context.Context, *stet.Lease, order) (stet.Outcome, error) {
 		return stet.Outcome{}, stetmsg.Again(errors.New("busy"), func(backoff time.Duration) stet.Again { return stet.Again{After: backoff + time.Minute} })
@@ -92,7 +92,7 @@ func uncounted(err error) error {
 
 // A service that is down for an hour must not use up the attempts of a message, nor have it
 // go round in the broker.
-func TestMessageIsKeptWhileWhatItsHandlerNeedsIsDown(t *testing.T) {
+func TestMessageIsKeptWhileItsServiceIsDown(t *testing.T) {
 	for name, p := range map[string]stet.Policy{"remembered": {}, "forgotten": {ForgetReleased: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestMessageIsKeptWhileWhatItsHandlerNeedsIsDown(t *testing.T) {
 	}
 }
 
-func TestUncountedAttemptsDoNotAddUpToTheLimit(t *testing.T) {
+func TestUncountedAttemptsDoNotReachTheLimit(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	ready := false
 	c := b.passing(func(context.Context, *stet.Lease, order) (stet.Outcome, error) {
@@ -140,7 +140,7 @@ func TestUncountedAttemptsDoNotAddUpToTheLimit(t *testing.T) {
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.DeadLetter, stetmsg.Exhausted)
 }
 
-func TestMessageIsGivenBackWhenItsConsumerEndsWhileItWaits(t *testing.T) {
+func TestWaitingMessageIsReleasedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{})
 		var g gate
@@ -157,7 +157,7 @@ func TestMessageIsGivenBackWhenItsConsumerEndsWhileItWaits(t *testing.T) {
 }
 
 // Neither does what is unknown become a dead letter while its verifier cannot be asked.
-func TestWhatIsUnknownIsKeptWhileItsVerifierCannotBeAsked(t *testing.T) {
+func TestUnknownMessageIsKeptWhileItsVerifierIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
 		asked := 0

@@ -10,7 +10,7 @@ import (
 )
 
 // The process that gets the message next would die of it too.
-func TestMessageThatMakesOperationOrSplitPanicIsDeadLettered(t *testing.T) {
+func TestPanicOfOperationOrSplitIsDeadLettered(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	never := func(context.Context, order) ([]byte, error) {
 		t.Error("it was handled")
@@ -32,7 +32,7 @@ func TestMessageThatMakesOperationOrSplitPanicIsDeadLettered(t *testing.T) {
 }
 
 // A class may be what the message says.
-func TestMessageOfAnUnknownClassIsDeadLetteredInTheEnd(t *testing.T) {
+func TestMessageOfAnUnknownClassIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{})
 		c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, nil }, func(o *stetmsg.Options[order]) {

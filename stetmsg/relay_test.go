@@ -74,7 +74,7 @@ func emitting(end func(*stet.Run) error) handler {
 
 func ok(*stet.Run) error { return nil }
 
-func TestMessagesLeaveWithTheOutcomeAndNotWithoutIt(t *testing.T) {
+func TestMessagesAreSentOnlyWithTheOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, out := inMemory(t, stet.Policy{}), &outside{}
 		r := b.relay(out)
@@ -101,7 +101,7 @@ func TestMessagesLeaveWithTheOutcomeAndNotWithoutIt(t *testing.T) {
 	})
 }
 
-func TestMessageThatDidNotGetThroughIsSentAgainUnderTheSameID(t *testing.T) {
+func TestUnconfirmedMessageIsSentAgainWithTheSameID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, out := inMemory(t, stet.Policy{}), &outside{}
 		r := b.relay(out)
@@ -125,7 +125,7 @@ func TestMessageThatDidNotGetThroughIsSentAgainUnderTheSameID(t *testing.T) {
 	})
 }
 
-func TestMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
+func TestRefusedMessageDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := inMemory(t, stet.Policy{})
 		out := &outside{refuse: func(m stet.Message) bool { return string(m.Body) == "charged 3" }}
@@ -181,7 +181,7 @@ func (h *hanging) relays(t *testing.T, to map[string]int, within time.Duration) 
 	}
 }
 
-func TestDestinationThatHangsKeepsNoOthersMessages(t *testing.T) {
+func TestRelayToAHangingDestinationDelaysNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{hangs: func(m stet.Message) bool { return m.To != "up" }, sent: map[string]int{}}
 		h.relays(t, map[string]int{"down": 150, "away": 1, "up": 120}, 2*time.Minute)
@@ -193,7 +193,7 @@ func TestDestinationThatHangsKeepsNoOthersMessages(t *testing.T) {
 	})
 }
 
-func TestDestinationThatNoLongerHangsGetsItsMessages(t *testing.T) {
+func TestRelayToARecoveredDestinationContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(10 * time.Minute)
 		h := &hanging{hangs: func(m stet.Message) bool { return m.To == "down" && time.Now().Before(back) }, sent: map[string]int{}}
@@ -204,7 +204,7 @@ func TestDestinationThatNoLongerHangsGetsItsMessages(t *testing.T) {
 	})
 }
 
-func TestMessageThatHangsHoldsUpNoOther(t *testing.T) {
+func TestHangingMessageDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{hangs: func(m stet.Message) bool { return string(m.Body) == "7" }, sent: map[string]int{}}
 		h.relays(t, map[string]int{"events": 150}, 5*time.Minute)
@@ -214,7 +214,7 @@ func TestMessageThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestRelayIsWokenAndEndsWithItsContext(t *testing.T) {
+func TestRelayWakesAndEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, out := inMemory(t, stet.Policy{}), &outside{}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -257,7 +257,7 @@ func TestTwoRelaysSendEachMessageOnceWhileNothingFails(t *testing.T) {
 	}
 }
 
-func TestRelayRefusesWhatCannotWork(t *testing.T) {
+func TestRelayRefusesWrongOptions(t *testing.T) {
 	b, out := inMemory(t, stet.Policy{}), &outside{}
 	plain := stettest.Engine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	for name, try := range map[string]func() error{

@@ -11,7 +11,7 @@ import (
 
 // The record of a message that had no effect counts its attempts, so it keeps the
 // fingerprint, too. A producer whose body changes each time uses Identity.WithFingerprint.
-func TestMessageWithoutEffectStaysWithItsBody(t *testing.T) {
+func TestMessageWithoutEffectKeepsItsFingerprint(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	fails := true
 	c := b.consumer(func(context.Context, order) ([]byte, error) {

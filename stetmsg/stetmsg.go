@@ -88,7 +88,7 @@ type Options[M any] struct {
 	// again.
 	Concurrency int
 	// Group, with NewTx and a store.GroupTxStore (PostgreSQL), is the maximum of messages that
-	// share one transaction, one after the other: those that arrive while others are handled.
+	// share one transaction, one after the other. Only waiting messages are grouped.
 	// One commit for all of them is faster for handlers that do little more than write. If one
 	// of them fails, emits messages, or has a known key, each is handled in a separate
 	// transaction. Receivers take Group more messages than Concurrency. At most
@@ -143,7 +143,7 @@ type Consumer[M any] struct {
 	handle func(context.Context, *stet.Lease, M) (stet.Outcome, error)
 	// transact runs the handler in a transaction, or something instead.
 	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Lease, error)
-	// groups has handlers run together; nil if they are not to.
+	// groups runs handlers in shared transactions; nil without Options.Group.
 	groups *groups[M]
 }
 
@@ -229,7 +229,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 		return nil, misuse.Errorf("stetmsg: Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, te.Store())
 	}
 	if c.o.Concurrency > 1 {
-		// So that the next group gathers while all others are being handled.
+		// The next group gathers while all others are being handled.
 		c.slots, c.alone = make(chan struct{}, c.o.Concurrency+o.Group), make(chan struct{}, c.o.Concurrency)
 	}
 	c.groups = &groups[M]{size: o.Group, lanes: max(minLanes, c.o.Concurrency/o.Group), run: func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Lease {
@@ -241,8 +241,8 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 	return c, nil
 }
 
-// NewDirect returns a consumer that does with each message what decide says, for
-// messages whose operations are kept elsewhere, as those of stetwork/broker. deliveries
+// NewDirect returns a consumer that carries out the decisions of decide. It is for messages
+// whose operations are stored elsewhere, such as those of stetwork/broker. deliveries
 // is how often the message was delivered, this time included; Options.Operation,
 // MaxAttempts, Backoff and Retryable are not used.
 //

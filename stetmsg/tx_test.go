@@ -33,7 +33,7 @@ func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.
 	}
 }
 
-func TestErrorRollsBackAndIsRunAgain(t *testing.T) {
+func TestErrorRollsBackAndRunsAgain(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	runs := 0
@@ -96,7 +96,7 @@ func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T
 	}
 }
 
-func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
+func TestMessageDeliveredTooOftenIsDeadLetteredAndNotSettled(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	runs := 0
@@ -119,7 +119,7 @@ func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
 	wants(t, c.Decide(ctx, order{ID: "1", Body: "other"}, 3), stetmsg.DeadLetter, stetmsg.Mismatch)
 }
 
-func TestMessageThatWasDeliveredTooOftenIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
+func TestMessageDeliveredTooOftenIsKeptWhileTheStoreIsDown(t *testing.T) {
 	s := onSQLite(t)
 	down := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
 		if c.N <= 12 { // more than the engine's own tries
@@ -133,7 +133,7 @@ func TestMessageThatWasDeliveredTooOftenIsKeptInHandWhileTheStoreIsDown(t *testi
 	wants(t, late.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+1), stetmsg.Ack, stetmsg.Replayed)
 }
 
-func TestClosedEngineMakesTheBrokerWait(t *testing.T) {
+func TestClosedEngineRetriesLater(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	inTx, leased := b.consumerTx(s, insert), b.consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
@@ -168,7 +168,7 @@ func TestLostCommitReplyIsNeitherAcknowledgedNorRunTwice(t *testing.T) {
 	}
 }
 
-func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
+func TestOperationThatASoundStoreRefusesIsRetriedLater(t *testing.T) {
 	s := onSQLite(t)
 	refuses := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
 		if c.Method == "RunTx" {
@@ -186,7 +186,7 @@ func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
 	}
 }
 
-func TestTransactionThatTheHandlerSpoiledCountsAsItsFailure(t *testing.T) {
+func TestTransactionAbortedByItsHandlerCountsAsAnAttempt(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {

@@ -17,7 +17,7 @@ import (
 )
 
 // A message that is refused permanently stands in nobody's way, and is seen.
-func TestMessageThatIsRefusedForEverIsSeenAndStallsNoOthers(t *testing.T) {
+func TestPermanentlyRefusedMessageIsReportedAndDelaysNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		unsent := make(map[store.ID]int)

@@ -19,21 +19,17 @@ var (
 	errExhausted = errors.New("Options.MaxAttempts is reached, and no run has ended")
 )
 
-// Do runs an accepted operation, if it is still to be run, and returns when that
-// has ended: the consumer of a Queue calls it. It waits until fewer than
-// Options.Concurrency operations run. It begins no run after ctx has ended, but
-// ends the one it has begun.
+// Do runs an accepted operation that has no outcome, and returns when the run has ended: the
+// consumer of a Queue calls it. It waits until fewer than Options.Concurrency operations run. It
+// begins no run after ctx has ended, but finishes a run that has begun.
 //
-// An item is believed no further than its ID: class and name are those that the
-// operation was accepted under.
+// Of an item only the ID is trusted. The record has the class and the name.
 //
-// nil says that the queue is done with the item: the operation has an outcome, runs
-// elsewhere, waits for an operator, or is going to be returned again, for which
-// Run must be running somewhere. An error says that it could not be looked at,
-// and is worth delivering again soon, here or elsewhere; if the queue does not, it
-// is returned again later. It is an *stet.Error of kind stet.KindStore,
-// stet.KindClosed (the worker shuts down, or ctx has ended) or stet.KindInvalid
-// (nothing here handles operations of that name or class).
+// After nil the queue can drop the item: the operation has an outcome, runs elsewhere, waits for
+// an operator, or will be passed again, for which Run must be running in some process. After an
+// error the queue should deliver the item again soon; otherwise Run passes it again later. The
+// error is an *stet.Error of kind stet.KindStore, stet.KindClosed (the worker shuts down, or ctx
+// has ended) or stet.KindInvalid (no handler here for that name or class).
 func (w *Worker) Do(ctx context.Context, it stet.Item) error {
 	if !w.enter() {
 		return closed(errStopped)
@@ -46,7 +42,7 @@ func (w *Worker) Do(ctx context.Context, it stet.Item) error {
 	}
 	select {
 	case w.slots <- struct{}{}:
-		defer w.free()
+		defer func() { <-w.slots }()
 	case <-w.stopping:
 	case <-ctx.Done():
 	}
@@ -72,16 +68,7 @@ func closed(cause error) error {
 	return &stet.Error{Kind: stet.KindClosed, Execution: stet.NotExecuted, Cause: cause}
 }
 
-// free gives a slot back.
-func (w *Worker) free() {
-	<-w.slots
-	select {
-	case w.freed <- struct{}{}:
-	default:
-	}
-}
-
-// enter begins something that Shutdown waits for; false if it has been called.
+// enter begins a call that Shutdown waits for. It returns false after Shutdown.
 func (w *Worker) enter() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +94,7 @@ func (w *Worker) do(ctx context.Context, it stet.Item) error {
 		return nil
 	}
 	name := run.Work.Name
-	if name != it.Name { // the queue's item is of another operation, or forged
+	if name != it.Name { // the item is forged, or of another operation
 		own, ok := w.handler(name)
 		switch {
 		case !ok:
@@ -127,7 +114,7 @@ func (w *Worker) do(ctx context.Context, it stet.Item) error {
 	return nil
 }
 
-// refused is Do's answer about an operation that was not taken.
+// refused returns the error of Do for an operation that was not taken.
 func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
 	e, ok := errors.AsType[*stet.Error](err)
 	if !ok {
@@ -142,8 +129,8 @@ func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
 	return nil
 }
 
-// lookFor bounds a look at a record.
-const lookFor = 5 * time.Second
+// readTimeout bounds a read of a record.
+const readTimeout = 5 * time.Second
 
 // attempt is one run of an operation.
 type attempt struct {
@@ -175,7 +162,7 @@ func (a *attempt) perform(ctx context.Context) {
 		delete(a.w.running, a)
 		a.w.mu.Unlock()
 	}()
-	defer a.heed()()
+	defer a.watchCancellation()()
 	out, err := a.run.Do(ctx, func(err error) stet.Again { return a.again(ctx, err) }, a.call)
 	switch {
 	case stet.KindOf(err) == stet.KindRetryable && (a.run.Declared() != stet.MayHaveExecuted || a.outside()):
@@ -184,12 +171,12 @@ func (a *attempt) perform(ctx context.Context) {
 	case err != nil:
 		a.logUnstored(ctx, err)
 	case out.Failed:
-		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", told(out)))
+		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", failure(out)))
 	}
 }
 
-// told is what a log says of an outcome that failed: of a service's response not the content.
-func told(out stet.Outcome) error {
+// failure is the logged error of a failed outcome, without the content of a service's response.
+func failure(out stet.Outcome) error {
 	if out.Adapter == store.AdapterSQL && out.Reason.Returned() {
 		return fmt.Errorf("the service has settled it as failed, with the status %d", out.Status)
 	}
@@ -202,8 +189,8 @@ func (a *attempt) outside() bool {
 	return p.Outside
 }
 
-// begin makes the handler's context known to Shutdown; false if that has ended
-// those of the others already.
+// begin registers the handler's context for Shutdown. It returns false if Shutdown has ended the
+// contexts.
 func (a *attempt) begin() bool {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
@@ -232,37 +219,32 @@ func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 	return a.h.run(ctx, a)
 }
 
-// obey ends the handler's context when the operation's cancellation is asked for,
-// until stop is called, which waits for the last look. Short handlers pay for a
-// timer only.
-func (a *attempt) heed() (stop func()) {
-	every := a.w.o.CancelEvery
-	if every <= 0 {
+// watchCancellation ends the handler's context when the operation is cancelled, until stop is
+// called, which waits for the last read.
+func (a *attempt) watchCancellation() (stop func()) {
+	if a.w.o.CancelEvery <= 0 {
 		return func() {}
 	}
-	over := make(chan struct{})
-	done := make(chan struct{})
-	timer := time.AfterFunc(every, func() { // its goroutine ends with stop
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
 		defer close(done)
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(a.w.o.CancelEvery)
 		defer tick.Stop()
 		for {
-			if a.cancelling(a.run.Context()) {
-				a.run.Cancel(stet.ErrCancelled)
-				return
-			}
 			select {
 			case <-tick.C:
 			case <-over:
 				return
 			}
+			if a.cancelling(a.run.Context()) {
+				a.run.Cancel(stet.ErrCancelled)
+				return
+			}
 		}
-	})
+	}()
 	return func() {
 		close(over)
-		if !timer.Stop() {
-			<-done
-		}
+		<-done
 	}
 }
 
@@ -284,7 +266,7 @@ func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 		return how
 	}
 	switch {
-	case a.cancelling(context.WithoutCancel(ctx)): // a queue that gives up does not end the run
+	case a.cancelling(context.WithoutCancel(ctx)): // the end of the queue's context does not end the run
 		return stet.Again{Failed: stet.ErrCancelled}
 	case a.w.o.MaxAttempts > 0 && a.run.Counted >= a.w.o.MaxAttempts:
 		return stet.Again{Failed: err}
@@ -295,9 +277,9 @@ func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 }
 
 // cancelling reports whether the operation's cancellation was asked for. It reads the
-// record without its work. Where the store does not answer, the next attempt is told.
+// record without its work. If the store does not answer, the next attempt reads it again.
 func (a *attempt) cancelling(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	rec, err := a.w.engine.Store().Read(ctx, a.run.ID())
 	return err == nil && rec.Cancelling && rec.Fence == a.run.Fence()

@@ -18,7 +18,7 @@ import (
 
 var errBroken = errors.New("the lorry broke down")
 
-func TestAcceptedOperationRunsOnceAndItsOutcomeStands(t *testing.T) {
+func TestAcceptedOperationRunsOnce(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var ran atomic.Int64
 		must(t, stetwork.Handle(b.worker, "ship", func(_ context.Context, p parcel) (receipt, error) {
@@ -42,7 +42,7 @@ func TestAcceptedOperationRunsOnceAndItsOutcomeStands(t *testing.T) {
 	})
 }
 
-func TestOutcomeIsWhatDoWouldReplay(t *testing.T) {
+func TestOutcomeEqualsThatOfDo(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{7}, nil }))
 		must(t, stetwork.Handle(b.worker, "lose", func(context.Context, parcel) (receipt, error) { return receipt{}, errBroken }))
@@ -109,7 +109,7 @@ func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
 	}
 }
 
-func TestNothingHappenedIsRunAgainWhateverIsReturned(t *testing.T) {
+func TestDeclaredNotExecutedRunsAgain(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var ran atomic.Int64
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
@@ -228,7 +228,7 @@ func TestOperationWithAnOpenStepIsNeverFailed(t *testing.T) {
 	})
 }
 
-func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
+func TestResolvedStepRunsAgain(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var reserved, charged atomic.Int32
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
@@ -254,7 +254,7 @@ func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
 	})
 }
 
-func TestRunOutOfTimeIsParkedUnlessItMayBeRepeated(t *testing.T) {
+func TestRunTimeoutIsUnknownUnlessIdempotent(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 2}, stet.Policy{RunTimeout: time.Minute}, func(t *testing.T, b *bench) {
 		h := func(ctx context.Context, _ parcel) (receipt, error) {
 			<-ctx.Done()
@@ -320,7 +320,7 @@ func TestCancelledOperationIsNotRetried(t *testing.T) {
 
 // A queue that no longer waits for the run, as River at the end of a job's time, has not
 // ended it.
-func TestCancellationIsHeededAfterTheQueueHasGivenUp(t *testing.T) {
+func TestCancellationWorksAfterTheQueueTimedOut(t *testing.T) {
 	inMemory(t, stetwork.Options{CancelEvery: -1}, stet.Policy{}, func(t *testing.T, b *bench) {
 		id := b.accept("ship", "a")
 		ctx, giveUp := context.WithCancel(t.Context())
@@ -338,7 +338,7 @@ func TestCancellationIsHeededAfterTheQueueHasGivenUp(t *testing.T) {
 	})
 }
 
-func TestCancelledRunThatDiedIsNotBegunAgain(t *testing.T) {
+func TestCancelledExpiredRunDoesNotRunAgain(t *testing.T) {
 	inMemory(t, stetwork.Options{RecoverEvery: time.Second}, stet.Policy{Lease: time.Second}, func(t *testing.T, b *bench) {
 		id := b.accept("ship", "a")
 		b.dies(id)
@@ -354,7 +354,7 @@ func TestCancelledRunThatDiedIsNotBegunAgain(t *testing.T) {
 	})
 }
 
-func TestFinishedRunIsCompletedThoughItsCancellationWasAskedFor(t *testing.T) {
+func TestFinishedRunIsCompletedDespiteCancellation(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			<-ctx.Done()
@@ -370,7 +370,7 @@ func TestFinishedRunIsCompletedThoughItsCancellationWasAskedFor(t *testing.T) {
 	})
 }
 
-func TestPayloadThatDoesNotFitIsTriedAgain(t *testing.T) {
+func TestUndecodablePayloadIsRetried(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 3}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
 			t.Error("it ran")
@@ -385,7 +385,7 @@ func TestPayloadThatDoesNotFitIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestBytesAndRawJSONAreGivenAsTheyAre(t *testing.T) {
+func TestBytesAndRawJSONAreUnchanged(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "bytes", func(_ context.Context, p []byte) (string, error) { return string(p), nil }))
 		must(t, stetwork.Handle(b.worker, "raw", func(_ context.Context, p json.RawMessage) (json.RawMessage, error) { return p, nil }))
@@ -406,7 +406,7 @@ func TestBytesAndRawJSONAreGivenAsTheyAre(t *testing.T) {
 	})
 }
 
-func TestProgressIsSeenWhileItRuns(t *testing.T) {
+func TestProgressIsVisibleDuringTheRun(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		end := make(chan struct{})
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {

@@ -178,7 +178,7 @@ func (s *shop) accept(ctx context.Context, name, key string) (stet.Status, error
 	return s.engine.Accept(ctx, stet.Op{Scope: "shop", Key: key}, work)
 }
 
-func TestNoOperationIsLostOrHasTwoEffectsWhereverItsProcessIsKilled(t *testing.T) {
+func TestKillsLoseNoOperationAndRepeatNoEffect(t *testing.T) {
 	dir := t.TempDir()
 	self, err := os.Executable()
 	must(t, err)

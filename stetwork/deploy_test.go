@@ -27,7 +27,7 @@ func interrupted(ctx context.Context, last bool, err func(error) error) (receipt
 	return receipt{}, err(context.Cause(ctx))
 }
 
-func TestShutdownsUseUpNoAttempts(t *testing.T) {
+func TestShutdownsUseNoAttempts(t *testing.T) {
 	retryable := func(err error) error { return stet.Retryable(err) }
 	for name, c := range map[string]struct {
 		register func(*stetwork.Worker, string, func(context.Context, parcel) (receipt, error)) error
@@ -61,7 +61,7 @@ func TestShutdownsUseUpNoAttempts(t *testing.T) {
 	}
 }
 
-func TestShutdownsUseUpNoAttemptsOfTransactions(t *testing.T) {
+func TestShutdownsUseNoAttemptsOfTransactions(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	id := b.accept("ship", "Emma")
 	for n := range deploys {
@@ -99,7 +99,7 @@ func ended(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestClosedEnginesUseUpNoAttempts(t *testing.T) {
+func TestClosedEnginesUseNoAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		for n := range deploys {
@@ -120,7 +120,7 @@ func TestClosedEnginesUseUpNoAttempts(t *testing.T) {
 }
 
 // What ends by itself counts, as ever, whatever was interrupted before.
-func TestInterruptionsAreNoFreeAttempts(t *testing.T) {
+func TestAttemptsCountAfterInterruptions(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 3, Backoff: func(n int) time.Duration { return time.Duration(n) * time.Hour }}, stet.Policy{}, func(t *testing.T, b *bench) {
 		id := b.accept("ship", "Emma")
 		for range 5 {

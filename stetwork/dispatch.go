@@ -28,14 +28,14 @@ const (
 	queuePause    = 100 * time.Millisecond // after a failure of the queue, or the store
 	maxQueuePause = 5 * time.Second
 
-	// What the queue does not take is held for keepFor at most, or Again;
-	// then it waits until it is due again.
+	// Refused items are passed again for keepFor at most, or Again. Then they wait until they
+	// are due again.
 	keepFor = time.Minute
-	// A queue is given handFor for a batch, and handOneFor for each item after a
-	// batch failed, until probes of them have failed and none got through.
-	handFor    = 30 * time.Second
-	handOneFor = 10 * time.Second
-	probes     = 3
+	// The limit of a call with a batch, and with one item after a batch has failed. After
+	// probes failures without a success no more items are tried.
+	batchTimeout = 30 * time.Second
+	itemTimeout  = 10 * time.Second
+	probes       = 3
 )
 
 // Queue carries accepted operations to workers, which call Worker.Do. It may lose items,
@@ -70,7 +70,7 @@ type DispatcherOptions struct {
 	// consumers have no handlers for. Default: all; for a Worker without a Queue, the names of
 	// its handlers.
 	Names []string
-	// ErrorLog gets what goes wrong. Default slog.Default().
+	// ErrorLog receives errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
@@ -86,19 +86,19 @@ func (o DispatcherOptions) withDefaults() (DispatcherOptions, error) {
 	return o, nil
 }
 
-// Dispatcher hands accepted operations that are due to a queue, and hands them
-// over again when the queue or a worker has lost them. Any number of processes may
-// run one: each operation is passed by one of them. Worker.Run has its own.
+// Dispatcher passes due operations to a queue, and passes them again if the queue or a worker has
+// lost them. Any number of processes may run one: each operation is passed by one of them.
+// Worker.Run has its own.
 type Dispatcher struct {
 	engine *stet.Engine
 	queue  Queue
 	o      DispatcherOptions
-	// room waits until the queue takes more, and says how much: 0 when the
-	// context has ended.
+	// room waits until the queue takes more items, and returns how many: 0 when the context
+	// has ended.
 	room func(context.Context) int
-	// handled, if set, returns the names to ask for if Names are not set.
+	// handled, if set, returns the names to read if Names are not set.
 	handled func() []string
-	turn    int // of many names: where those begin that are asked for next
+	turn    int // index of the next name, if there are many
 }
 
 // NewDispatcher returns a dispatcher. Wrong options are errors of kind
@@ -121,9 +121,9 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 // then still has are due again, later.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	pause := queuePause
-	var kept []inHand // what the queue has not taken yet
+	var kept []pending // that the queue has not taken yet
 	for ctx.Err() == nil {
-		arrived := d.engine.Arrived() // before looking, so that nothing is missed
+		arrived := d.engine.Arrived() // before the read, so that no operation is missed
 		room := d.room(ctx)
 		if room == 0 {
 			break
@@ -135,9 +135,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			var items []stet.Item
 			items, ok = d.due(ctx, n, names)
 			found = len(items)
-			kept = append(d.inHand(items), kept...)
+			kept = append(d.pending(items), kept...)
 		}
-		kept = d.hand(ctx, kept)
+		kept = d.pass(ctx, kept)
 		if !ok || len(kept) > 0 {
 			timer.Sleep(ctx, timer.Around(pause))
 			pause = min(2*pause, maxQueuePause)
@@ -158,7 +158,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// names returns those to ask for, none for all; false if there is nothing to ask for.
+// names returns the names to read, none for all; false if there is nothing to read.
 func (d *Dispatcher) names() (names []string, any bool) {
 	names = d.o.Names
 	if d.handled != nil && names == nil {
@@ -175,7 +175,7 @@ func (d *Dispatcher) names() (names []string, any bool) {
 	return slices.Concat(names[from:], names[:from])[:store.MaxDueNames], true
 }
 
-// due asks the store; false if it could not.
+// due reads the store; false after an error.
 func (d *Dispatcher) due(ctx context.Context, n int, names []string) ([]stet.Item, bool) {
 	items, err := d.engine.Due(ctx, n, d.o.Again, names...)
 	if err != nil {
@@ -184,24 +184,24 @@ func (d *Dispatcher) due(ctx context.Context, n int, names []string) ([]stet.Ite
 	return items, err == nil
 }
 
-// inHand is an item that the dispatcher hands to the queue until a time.
-type inHand struct {
+// pending is an item that is passed to the queue until a time.
+type pending struct {
 	stet.Item
 	until time.Time
 }
 
-func (d *Dispatcher) inHand(items []stet.Item) []inHand {
+func (d *Dispatcher) pending(items []stet.Item) []pending {
 	until := time.Now().Add(min(d.o.Again, keepFor))
-	kept := make([]inHand, len(items))
+	kept := make([]pending, len(items))
 	for i, it := range items {
-		kept[i] = inHand{it, until}
+		kept[i] = pending{it, until}
 	}
 	return kept
 }
 
-// hand gives items to the queue, and returns those to try again. If it does not take
-// them together, it is given one by one.
-func (d *Dispatcher) hand(ctx context.Context, items []inHand) []inHand {
+// pass passes items to the queue, together and then one by one. It returns the items to pass
+// again.
+func (d *Dispatcher) pass(ctx context.Context, items []pending) []pending {
 	if len(items) == 0 {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (d *Dispatcher) hand(ctx context.Context, items []inHand) []inHand {
 	for i, it := range items {
 		all[i] = it.Item
 	}
-	err := d.enqueue(ctx, handFor, all...)
+	err := d.enqueue(ctx, batchTimeout, all...)
 	if err == nil {
 		return nil
 	}
@@ -221,23 +221,23 @@ func (d *Dispatcher) hand(ctx context.Context, items []inHand) []inHand {
 		return nil
 	}
 	now, n := time.Now(), len(kept)
-	kept = slices.DeleteFunc(slices.Clone(kept), func(it inHand) bool { return !now.Before(it.until) })
+	kept = slices.DeleteFunc(slices.Clone(kept), func(it pending) bool { return !now.Before(it.until) })
 	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take due operations; they are passed again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
 	return kept
 }
 
-// oneByOne gives items to the queue, and returns those to try again, with the last
-// error. What the queue refuses while it takes others waits until it is due again; if
-// it takes none, it may be down.
-func (d *Dispatcher) oneByOne(ctx context.Context, items []inHand) (kept []inHand, err error) {
+// oneByOne passes items separately, and returns the items to pass again, with the last error. An
+// item that is refused while others are taken waits until it is due again. If none is taken, the
+// queue may be down.
+func (d *Dispatcher) oneByOne(ctx context.Context, items []pending) (kept []pending, err error) {
 	began, taken := time.Now(), 0
-	var failed []inHand // before the first that was taken
+	var failed []pending // before the first that was taken
 	for ; len(items) > 0 && ctx.Err() == nil; items = items[1:] {
 		if taken == 0 && len(failed) == probes || time.Since(began) > keepFor {
 			break
 		}
 		it := items[0]
-		e := d.enqueue(ctx, handOneFor, it.Item)
+		e := d.enqueue(ctx, itemTimeout, it.Item)
 		switch {
 		case e == nil && taken == 0: // it is not down, or no longer
 			items = append(slices.Clone(items), failed...)
@@ -255,7 +255,7 @@ func (d *Dispatcher) oneByOne(ctx context.Context, items []inHand) (kept []inHan
 	return append(slices.Clone(items), failed...), err // the others are tried first, the next time
 }
 
-// enqueue hands items to the queue, which has to answer in time.
+// enqueue calls the queue with a time limit.
 func (d *Dispatcher) enqueue(ctx context.Context, within time.Duration, items ...stet.Item) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(within, d.o.Again), errQueueHangs)
 	defer cancel()

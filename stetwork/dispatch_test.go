@@ -73,7 +73,7 @@ func hang(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-func TestItemThatTheQueueRefusesHoldsUpNoOther(t *testing.T) {
+func TestRefusedItemDelaysNoOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		how    func(context.Context) error
 		within time.Duration
@@ -102,7 +102,7 @@ func TestItemThatTheQueueRefusesHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func TestBacklogThatTheQueueRefusesHoldsUpOthersForAMinute(t *testing.T) {
+func TestRefusedBacklogDelaysOthersForAMinute(t *testing.T) {
 	inFrontOf(t, refuse, func(t *testing.T, b *bench, _ *picky) {
 		for i := range stetwork.DefaultBatch {
 			b.accept("nowhere", strconv.Itoa(i))
@@ -116,7 +116,7 @@ func TestBacklogThatTheQueueRefusesHoldsUpOthersForAMinute(t *testing.T) {
 	})
 }
 
-func TestWhatAQueueThatWasDownGetsIsNotDelayed(t *testing.T) {
+func TestItemsAreEnqueuedSoonAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(30 * time.Second)
 		q := &picky{handed: map[store.ID]int{}, refuses: func(context.Context, string) error {

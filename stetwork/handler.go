@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// handler is what an operation's name stands for.
+// handler is the handler of a name.
 type handler struct {
 	// again says that a run may be repeated however it ended.
 	again bool
@@ -27,13 +27,13 @@ type handler struct {
 }
 
 // Handle registers a handler for operations of that name: their payload is decoded
-// from JSON into P (bytes, if P is []byte, are given as they are), and what h
-// returns is the outcome, as Policy.Values encodes it. h runs under the run's context; stet.FromContext has
+// from JSON into P (if P is []byte, it is the payload), and the value that h
+// returns is the outcome, encoded by Policy.Values. h runs under the run's context; stet.FromContext has
 // its key, its fence, its attempt, and Progress and Emit.
 //
-// h is run again only where it had no effect: it returns an error that is
+// h is run again only if it had no effect: it returns an error that is
 // stet.Retryable (an *stet.Error of another operation is not), or it calls
-// Declare(stet.NotExecuted, 0). Any other error is the outcome, but that of its context.
+// Declare(stet.NotExecuted, 0). Any other error is the outcome, except that of its context.
 // A panic is a failed outcome. See the package's table.
 //
 // The error is of kind stet.KindInvalid.
@@ -95,15 +95,14 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 			if err != nil {
 				return stet.Outcome{}, err
 			}
-			out, _ := a.outcomeOf(value) // what cannot be kept is Gone; it happened nevertheless
+			out, _ := a.outcomeOf(value) // a value that cannot be encoded is Gone; the writes are committed
 			return out, nil
 		})
 	}})
 }
 
-// HandleOutcome registers a handler that passes operations of that name on, and whose
-// outcomes are stored as it returns them, also beside an error where the operation is not
-// run again. Its run has the work and the claim. It is Handle or, if repeatable,
+// HandleOutcome registers a handler that passes operations of that name on. Its outcomes are
+// stored unchanged, also beside an error if the operation does not run again. Its run has the work and the claim. It is Handle or, if repeatable,
 // HandleIdempotent in everything else; under stet.Policy.Outside, whose runs are undone
 // unless the service has settled them, it must be repeatable.
 //
@@ -116,15 +115,13 @@ func HandleOutcome(w *Worker, name string, repeatable bool, h func(ctx context.C
 }
 
 // Again marks an error of a handler as stet.Retryable, and says how the operation is run
-// again. how is given the wait that Options.Backoff has for it, and its answer's Failed
-// does not count. An attempt that is Uncounted is not one of Options.MaxAttempts.
+// again. how receives the wait of Options.Backoff; Failed of its result is ignored. An attempt that is Uncounted is not one of Options.MaxAttempts.
 // Again(nil, how) is nil.
 func Again(err error, how func(backoff time.Duration) stet.Again) error {
 	return again.Mark(err, how)
 }
 
-// outcomeOf is the outcome of a handler that has returned v; the error says that v cannot
-// be kept.
+// outcomeOf is the outcome of a handler that has returned v. After an error v is not stored.
 func (a *attempt) outcomeOf(v any) (stet.Outcome, error) {
 	p, _ := a.w.engine.Policy(a.run.Op().Class)
 	mediaType, body, err := coding.Encode(p.Values, v)

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestQueueDoesNotSayWhatAnOperationIs(t *testing.T) {
+func TestRecordDecidesTheHandler(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		ran := make(map[string]int)
 		for _, name := range []string{"ship", "refund"} {
@@ -41,7 +41,7 @@ func TestQueueDoesNotSayWhatAnOperationIs(t *testing.T) {
 	})
 }
 
-func TestQueueDoesNotSayWhosePolicyAnOperationHas(t *testing.T) {
+func TestRecordDecidesThePolicy(t *testing.T) {
 	e, err := stet.New(memory.New(memory.Options{}), stet.Options{
 		Policy: stet.Policy{RunTimeout: time.Second}, Classes: map[string]stet.Policy{"slow": {RunTimeout: time.Hour}},
 	})
@@ -63,7 +63,7 @@ func TestQueueDoesNotSayWhosePolicyAnOperationHas(t *testing.T) {
 	}
 }
 
-func TestNoRunBeginsForACallerThatHasLeft(t *testing.T) {
+func TestNoRunBeginsAfterTheContextHasEnded(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (string, error) { return "", nil }))
 		ctx, cancel := context.WithCancel(context.Background())

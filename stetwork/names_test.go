@@ -13,7 +13,7 @@ import (
 )
 
 // Two services share a store: what one has no handler for it leaves to the other.
-func TestProcessLeavesWorkOfOthersAlone(t *testing.T) {
+func TestWorkerTakesOnlyItsNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
 		ours := newBench(t, store, stetwork.Options{}, stet.Policy{})

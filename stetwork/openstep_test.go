@@ -40,7 +40,7 @@ func TestHandlerReturnsDuringAStep_OperationIsUnknown(t *testing.T) {
 	}
 }
 
-func TestPanicInAOnceStepIsParkedAtOnceAndCannotBeCancelled(t *testing.T) {
+func TestPanicInAOnceStepIsUnknownAndCannotBeCancelled(t *testing.T) {
 	inMemory(t, stetwork.Options{Backoff: func(int) time.Duration { return time.Hour }}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			_, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) { panic("after the charge") })

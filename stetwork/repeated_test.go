@@ -63,7 +63,7 @@ func (b *bench) repeated(id store.ID, died time.Time) {
 	}
 }
 
-func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *testing.T) {
+func TestExpiredIdempotentRunRunsAgainAndIsNeverUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(memory.Options{})
 		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
@@ -81,7 +81,7 @@ func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t 
 	})
 }
 
-func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *testing.T) {
+func TestExpiredTransactionRunsAgainAndIsNeverUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})
 		must(t, err)
@@ -137,7 +137,7 @@ func TestOpenStep_KeepsAnExpiredRunFromBeingRepeated(t *testing.T) {
 
 // An item is believed no further than its ID: what it names may be repeated, what it
 // is about may not.
-func TestForgedItemMakesNoRunRepeatable(t *testing.T) {
+func TestForgedItemDoesNotMakeARunRepeatable(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
 		began := make(chan struct{})
@@ -194,7 +194,7 @@ func dyingInTx(url string) error {
 	return w.Run(ctx)
 }
 
-func TestRunThatIsKilledInItsTransactionRunsAgainAtTheEndOfItsLease(t *testing.T) {
+func TestRunKilledInItsTransactionRunsAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes as long as a lease by default")
 	}

@@ -13,28 +13,27 @@ import (
 )
 
 const (
-	// gather is how long the embedded queue waits for more room, when there is
-	// more to do than it could last time: asking for one at a time is slow.
+	// gather is how long the embedded queue waits for more free slots while there is a backlog:
+	// one read of the store for each operation would be slow.
 	gather = 2 * time.Millisecond
 
-	// patience is how long Shutdown waits for handlers whose context it has
-	// ended.
+	// patience is how long Shutdown waits for handlers after it has ended their contexts.
 	patience = 10 * time.Second
 
-	// sweepLimit is how many records are looked at for expired runs each time.
+	// sweepLimit is the maximum of records that a sweep reads.
 	sweepLimit = 500
 
-	// An operation that has waited for strayAfter, and has no handler here, is spoken
-	// of every strayRest; of maxStrays names.
+	// An operation that has waited for strayAfter, and has no handler here, is logged every
+	// strayRest, of at most maxStrays names.
 	strayAfter = time.Minute
 	strayRest  = time.Minute
 	maxStrays  = 1000
 )
 
-// Run hands due operations to their handlers, or to Options.Queue, and watches
-// expired runs, until ctx ends or Shutdown is called. Then it takes no more, waits for
-// Options.Drain until its handlers have returned, ends the contexts of the others,
-// and returns nil when all runs have ended: finished, or released. See Shutdown
+// Run passes due operations to their handlers, or to Options.Queue, and recovers expired runs,
+// until ctx ends or Shutdown is called. Then it takes no more, waits for Options.Drain until its
+// handlers have returned, ends the contexts of the others, and returns nil when all runs have
+// ended. See Shutdown
 // for its error. Register handlers before. A worker runs once.
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.enter() {
@@ -54,7 +53,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	drain, stop := context.WithTimeout(context.WithoutCancel(ctx), max(w.o.Drain, 0))
 	defer stop()
 	if ctx.Err() == nil && err == nil {
-		drain = context.WithoutCancel(ctx) // Shutdown was called: its context rules
+		drain = context.WithoutCancel(ctx) // Shutdown was called: its context ends the wait
 	}
 	return errors.Join(err, w.Shutdown(drain))
 }
@@ -141,27 +140,10 @@ func (q *embedded) room(ctx context.Context) int {
 		return 0
 	}
 	if q.full {
-		q.more(ctx)
+		timer.Sleep(ctx, gather)
 	}
 	q.asked = min(max(cap(w.slots)-len(w.slots), 1), store.MaxBrowse)
 	return q.asked
-}
-
-// more waits a moment until half of the slots are free.
-func (q *embedded) more(ctx context.Context) {
-	q.full = false
-	slots := q.w.slots
-	late := time.NewTimer(gather)
-	defer late.Stop()
-	for cap(slots)-len(slots) < (cap(slots)+1)/2 {
-		select {
-		case <-q.w.freed:
-		case <-late.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // Enqueue runs items as there is room. It is called by one goroutine.
@@ -179,7 +161,7 @@ func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 		}
 		go func() { // Shutdown waits for it
 			defer q.w.active.Done()
-			defer q.w.free()
+			defer func() { <-q.w.slots }()
 			if err := q.w.do(context.WithoutCancel(ctx), it); err != nil {
 				q.w.o.ErrorLog.WarnContext(ctx, "stetwork: an operation could not be taken; it is tried again later",
 					slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Any("error", err))
@@ -189,7 +171,7 @@ func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 	return nil
 }
 
-// recover looks for expired runs until ctx ends.
+// recover resolves expired runs until ctx ends.
 func (w *Worker) recover(ctx context.Context) {
 	if _, ok := store.As[store.Browser](w.engine.Store()); !ok || w.o.RecoverEvery < 0 {
 		return

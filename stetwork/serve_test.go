@@ -16,7 +16,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestNoMoreThanConcurrencyRunAtATime(t *testing.T) {
+func TestConcurrencyLimitsRuns(t *testing.T) {
 	inMemory(t, stetwork.Options{Concurrency: 3}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var at, most atomic.Int64
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
@@ -43,7 +43,7 @@ func TestNoMoreThanConcurrencyRunAtATime(t *testing.T) {
 	})
 }
 
-func TestWhatThisProcessAcceptsRunsAtOnce(t *testing.T) {
+func TestOwnOperationRunsAtOnce(t *testing.T) {
 	inMemory(t, stetwork.Options{Dispatch: stetwork.DispatcherOptions{Poll: time.Hour}}, stet.Policy{}, func(t *testing.T, b *bench) {
 		ran := make(chan time.Time, 1)
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
@@ -60,7 +60,7 @@ func TestWhatThisProcessAcceptsRunsAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatAnotherProcessAcceptsRunsAfterAPoll(t *testing.T) {
+func TestOperationOfAnotherProcessRunsAfterAPoll(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
 		b.runs()
@@ -96,7 +96,7 @@ func TestOperationWithoutAHandlerStaysAccepted(t *testing.T) {
 	})
 }
 
-func TestShutdownWaitsForRunsAndTakesNoMore(t *testing.T) {
+func TestShutdownWaitsForRuns(t *testing.T) {
 	inMemory(t, stetwork.Options{Concurrency: 1}, stet.Policy{}, func(t *testing.T, b *bench) {
 		began := make(chan struct{}, 1)
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
@@ -124,7 +124,7 @@ func TestShutdownWaitsForRunsAndTakesNoMore(t *testing.T) {
 	})
 }
 
-func TestDrainGivesBackWhatMayBeRepeatedAndParksTheRest(t *testing.T) {
+func TestDrainReleasesRepeatableRunsAndMarksOthersUnknown(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		h := func(ctx context.Context, p parcel) (receipt, error) {
 			<-ctx.Done()
@@ -163,7 +163,7 @@ func TestDrainGivesBackWhatMayBeRepeatedAndParksTheRest(t *testing.T) {
 	})
 }
 
-func TestShutdownSaysThatAHandlerDoesNotReturn(t *testing.T) {
+func TestShutdownReportsAHandlerThatDoesNotReturn(t *testing.T) {
 	inMemory(t, stetwork.Options{Drain: -1}, stet.Policy{}, func(t *testing.T, b *bench) {
 		end := make(chan struct{})
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
@@ -196,7 +196,7 @@ func TestShutdownEndsRun(t *testing.T) {
 	})
 }
 
-func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
+func TestOnlyRepeatableExpiredRunsRunAgain(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{Lease: time.Second}, func(t *testing.T, b *bench) {
 		h := func(context.Context, parcel) (receipt, error) { return receipt{}, nil }
 		must(t, stetwork.Handle(b.worker, "plain", h))
@@ -215,7 +215,7 @@ func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
 	})
 }
 
-func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
+func TestPolicyStaleResolvesExpiredRunsOfHandle(t *testing.T) {
 	happened := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte(`{"Number":9}`)}), nil
 	}
@@ -244,7 +244,7 @@ func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
 	}
 }
 
-func TestOperationOutlivesAWorkerThatDiesEachTimeUntilItsAttemptsAreUsed(t *testing.T) {
+func TestCrashesCountUntilMaxAttempts(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 2}, stet.Policy{Lease: time.Second}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
 			t.Error("it ran")
@@ -307,7 +307,7 @@ func (s *troubled) Due(ctx context.Context, limit int, again time.Duration, name
 	return recs, nil
 }
 
-func TestStoreTroubleLosesNoOperationAndCompletesNoneTwice(t *testing.T) {
+func TestStoreErrorsLoseNoOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, &troubled{Store: memory.New(memory.Options{})}, stetwork.Options{}, stet.Policy{})
 		var mu sync.Mutex
@@ -339,7 +339,7 @@ func TestStoreTroubleLosesNoOperationAndCompletesNoneTwice(t *testing.T) {
 	})
 }
 
-func TestQueueThatLosesAndRepeatsItemsChangesNothing(t *testing.T) {
+func TestUnreliableQueueRunsEachOperationOnce(t *testing.T) {
 	var b *bench
 	var mu sync.Mutex
 	var n int
@@ -388,7 +388,7 @@ func TestQueueThatLosesAndRepeatsItemsChangesNothing(t *testing.T) {
 	})
 }
 
-func TestWhatTheQueueRefusesIsHandedOverAgainSoon(t *testing.T) {
+func TestRefusedItemsAreEnqueuedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
 		tries := 0
@@ -414,7 +414,7 @@ func TestWhatTheQueueRefusesIsHandedOverAgainSoon(t *testing.T) {
 	})
 }
 
-func TestNoTwoDispatchersHandOverTheSame(t *testing.T) {
+func TestDispatchersEnqueueDifferentItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		b := newBench(t, st, stetwork.Options{}, stet.Policy{})
@@ -452,7 +452,7 @@ func TestNoTwoDispatchersHandOverTheSame(t *testing.T) {
 	})
 }
 
-func TestWrongWiringIsRefused(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	b := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
 	ok := func(context.Context, parcel) (receipt, error) { return receipt{}, nil }
 	must(t, stetwork.Handle(b.worker, "ship", ok))

@@ -27,7 +27,7 @@ func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (store.Record
 
 // A run that is being taken when the others' contexts are ended must not begin with
 // one that nobody ends any more.
-func TestShutdownReachesARunThatIsBeingTaken(t *testing.T) {
+func TestShutdownReleasesARunThatIsBeingTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := slowTake{memory.New(memory.Options{}), make(chan struct{})}
 		b := newBench(t, st, stetwork.Options{}, stet.Policy{})

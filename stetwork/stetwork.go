@@ -125,7 +125,6 @@ type Worker struct {
 	engine *stet.Engine
 	o      Options
 	slots  chan struct{} // a token for each operation that runs
-	freed  chan struct{} // has one when fewer run than before
 
 	mu       sync.Mutex
 	handlers map[string]handler
@@ -134,7 +133,7 @@ type Worker struct {
 	stopped  bool
 	stopping chan struct{}  // closed by Shutdown
 	ended    chan struct{}  // closed when the last attempt has ended after that
-	active   sync.WaitGroup // attempts, and what Run holds
+	active   sync.WaitGroup // attempts, and Run
 }
 
 // New returns a worker without handlers. Wrong options are errors of kind
@@ -162,7 +161,7 @@ func New(engine *stet.Engine, o Options) (*Worker, error) {
 	if _, err := o.Dispatch.withDefaults(); err != nil {
 		return nil, err
 	}
-	return &Worker{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency), freed: make(chan struct{}, 1), handlers: make(map[string]handler),
+	return &Worker{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency), handlers: make(map[string]handler),
 		running: make(map[*attempt]struct{}), stopping: make(chan struct{}), ended: make(chan struct{})}, nil
 }
 
@@ -172,8 +171,7 @@ func (w *Worker) Engine() *stet.Engine { return w.engine }
 // Concurrency returns how many operations run at a time.
 func (w *Worker) Concurrency() int { return w.o.Concurrency }
 
-// NewWork returns what Engine.Accept is given for a handler that takes payloads of
-// payload's type. The error is of kind stet.KindInvalid: the payload is not JSON.
+// NewWork returns the work for Engine.Accept, for a handler with payloads of this type. The error is of kind stet.KindInvalid: the payload is not JSON.
 func NewWork(name string, payload any) (stet.Work, error) {
 	b, err := json.Marshal(payload)
 	if err != nil {

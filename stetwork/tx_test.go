@@ -119,7 +119,7 @@ func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
 	}
 }
 
-func TestZombieOfATransactionWritesNothing(t *testing.T) {
+func TestStaleTransactionWritesNothing(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{CancelEvery: -1}, stet.Policy{Lease: 100 * time.Millisecond})
 	// The first run loses its lease without noticing; its operation is run
 	// again, and completed, before it continues.
@@ -168,7 +168,7 @@ func (deaf) Extend(context.Context, []store.Claim, time.Duration) ([]store.Claim
 	return nil, nil
 }
 
-func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
+func TestMessagesOfATransactionAreSentWithItsOutcome(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		run := stet.FromContext(ctx)

@@ -131,9 +131,9 @@ func (f *fixture) receive(topic string, n int) (ms []*message.Message) {
 
 func order(uuid string) *message.Message { return message.NewMessage(uuid, []byte(`{"book":1}`)) }
 
-// TestMessageThatFailedAtFirstIsNotLost has every tenth message fail when it comes first.
+// TestRetriedMessageIsNotLost has every tenth message fail when it comes first.
 // Watermill's Deduplicator drops those when they come again.
-func TestMessageThatFailedAtFirstIsNotLost(t *testing.T) {
+func TestRetriedMessageIsNotLost(t *testing.T) {
 	const n = 200
 	for name, want := range map[string]int{"stet": n, "Deduplicator": n - n/10} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func (o *outage) Publish(topic string, ms ...*message.Message) error {
 	return o.Publisher.Publish(topic, ms...)
 }
 
-func TestProducedMessagesArePublishedAgainAsTheyWere(t *testing.T) {
+func TestProducedMessagesAreReplayedUnchanged(t *testing.T) {
 	f := newFixture(t)
 	pub := &outage{Publisher: f.pubsub, fails: 3}
 	var produced []*message.Message
@@ -283,7 +283,7 @@ func TestMessageThatCannotBeHandledIsADeadLetterWithItsReason(t *testing.T) {
 	}
 }
 
-func TestMessageThatCannotBePutAsideComesAgain(t *testing.T) {
+func TestFailedDeadLetterIsDeliveredAgain(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	o.MaxPause = -1
@@ -323,7 +323,7 @@ func TestHandlerHasTheRunInTheMessagesContext(t *testing.T) {
 	}
 }
 
-func TestHandlerThatLeavesByGoexitLeavesNoMessageInTheAir(t *testing.T) {
+func TestGoexitOfAHandlerReturnsItsMessage(t *testing.T) {
 	f := newFixture(t)
 	f.router.AddConsumerHandler("billing", "orders", f.pubsub, func(m *message.Message) error {
 		f.ran(m.UUID)
@@ -379,7 +379,7 @@ func TestLargestProducedMessageIsStored(t *testing.T) {
 	}
 }
 
-func TestMessageThatIsAcknowledgedTooEarlyIsReported(t *testing.T) {
+func TestEarlyAcknowledgementIsReported(t *testing.T) {
 	f := newFixture(t)
 	m := order("1")
 	o := f.options()
@@ -405,7 +405,7 @@ func TestRetryErrorIsDistinguishable(t *testing.T) {
 	}
 }
 
-func TestTransactionIsRolledBackAndTriedAgain(t *testing.T) {
+func TestTransactionIsRolledBackAndRetried(t *testing.T) {
 	f := newFixture(t)
 	st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})
 	if err != nil {
@@ -465,7 +465,7 @@ func TestTransactionIsRolledBackAndTriedAgain(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsRefused(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	f := newFixture(t)
 	for name, change := range map[string]func(*stetwatermill.Options){
 		"Operation":   func(o *stetwatermill.Options) { o.Operation = nil },

@@ -40,7 +40,7 @@ func alone(t testing.TB, e *stet.Engine, change func(*stetwatermill.Options)) me
 	return m
 }
 
-func TestMessageThatHasToWaitIsHeldForABoundedTime(t *testing.T) {
+func TestRetriedMessageIsHeldForABoundedTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		backoff, most, want time.Duration
 		closes              bool
@@ -115,7 +115,7 @@ func TestMessageThatWasExecutedElsewhereIsAcknowledged(t *testing.T) {
 	}
 }
 
-func TestPoisonQueueIsNotTheTopicThatMessagesComeFrom(t *testing.T) {
+func TestPoisonQueueIsAnotherTopic(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	o.DeadLetter, o.MaxPause = stetwatermill.PoisonQueue(f.pubsub, "orders"), -1
@@ -161,9 +161,9 @@ func TestMessageAcknowledgedByItsHandlerButNotHandledIsReported(t *testing.T) {
 	}
 }
 
-// TestMessageOfAPublisherThatHasLeftIsHandled: the channel passes the publisher's context on,
+// TestMessageWithACancelledContextIsHandled: the channel passes the publisher's context on,
 // which has ended, and would do so again and again.
-func TestMessageOfAPublisherThatHasLeftIsHandled(t *testing.T) {
+func TestMessageWithACancelledContextIsHandled(t *testing.T) {
 	f := newFixture(t)
 	preserving := gochannel.NewGoChannel(gochannel.Config{Persistent: true, PreserveContext: true}, watermill.NopLogger{})
 	t.Cleanup(func() { _ = preserving.Close() })

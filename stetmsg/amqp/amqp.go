@@ -12,8 +12,7 @@
 // Then its own message can be dead-lettered without a run, under another routing key. It
 // cannot affect other messages.
 //
-// A copy has the headers of the message, except those that RabbitMQ would apply again, such as
-// CC. If the copy cannot be published, the message stays unacknowledged, and the reason is
+// A copy has the headers of the message, except CC and others that RabbitMQ would apply again. If the copy cannot be published, the message stays unacknowledged, and the reason is
 // logged. A quorum queue drops a message that is returned more often than its delivery limit,
 // which is 20 by default from RabbitMQ 4 on. This package replaces a message that was returned
 // ten times, because processes ended or crashed, by a copy, whose count begins at 0. The limit
@@ -48,7 +47,7 @@ const (
 	// ReasonHeader and ErrorHeader say of a dead letter why it is one.
 	ReasonHeader = "stet-reason"
 	ErrorHeader  = "stet-error"
-	// What a message that waits has to remember.
+	// Headers of a waiting message.
 	deliveriesHeader = "stet-deliveries"
 	exchangeHeader   = "stet-exchange"
 	routingKeyHeader = "stet-routing-key"
@@ -57,11 +56,11 @@ const (
 // MaxDelay is the longest time that a message waits to be delivered again.
 const MaxDelay = 1 << 15 * time.Second
 
-// answerTimeout bounds each thing that the server is asked or told. A server that
-// is short of memory or disk reads no more from connections that publish.
+// answerTimeout bounds each request to the server. A server that is short of memory or disk
+// stops reading from connections that publish.
 const answerTimeout = 30 * time.Second
 
-// steady is how long a connection lasts that is no reason to wait.
+// steady is how long a connection must last for the next reconnection to be immediate.
 const steady = 10 * time.Second
 
 // Options configure a Receiver. Queue, and URL or Dial, are required.
@@ -95,7 +94,7 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// Receiver hands the messages of a queue to a consumer.
+// Receiver passes the messages of a queue to a consumer.
 type Receiver struct {
 	consumer *stetmsg.Consumer[amqp.Delivery]
 	o        Options
@@ -115,7 +114,7 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 	case o.DeadLetterExchange != "" && o.DeadLetterQueue != "":
 		return nil, misuse.Errorf("stetmsg/amqp: Options have a DeadLetterExchange and a DeadLetterQueue; dead letters go to one of them")
 	case o.DeadLetterQueue == o.Queue:
-		return nil, misuse.Errorf("stetmsg/amqp: Options.DeadLetterQueue is the Queue: dead letters would come again and again")
+		return nil, misuse.Errorf("stetmsg/amqp: Options.DeadLetterQueue is the Queue: dead letters would be received again")
 	case o.QueueType != "" && o.QueueType != "quorum" && o.QueueType != "classic":
 		return nil, misuse.Errorf("stetmsg/amqp: Options.QueueType is %q; it must be quorum or classic", o.QueueType)
 	}
@@ -172,13 +171,13 @@ func refused(err error) bool {
 	return ok && (e.Code == amqp.AccessRefused || e.Code == amqp.NotFound || e.Code == amqp.PreconditionFailed)
 }
 
-// session receives over one connection. ready: it got as far as that.
+// session receives over one connection. ready reports that it could receive.
 func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool, err error) {
 	conn, err := r.o.Dial(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) }() // lost already, or all is said
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) }() // nothing more is sent
 	l := &link{conn: conn, patience: r.patience}
 	var in *inbound
 	var out *outbound
@@ -204,7 +203,7 @@ func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool
 			}
 			pool.Run(func() { r.handle(ctx, d) })
 		case <-ctx.Done():
-			err := in.giveBack(ctx, out)
+			err := in.release(ctx, out)
 			pool.Wait() // before the connection is closed
 			return true, err
 		}
@@ -216,8 +215,8 @@ func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool
 // queue that does not count is replaced too, because it may kill the next process.
 func (r *Receiver) handle(ctx context.Context, d *delivery) {
 	if d.worn() {
-		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this time it is not tried
-			receiver.Log(r.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: a message that has come back often is not replaced by a copy; it comes again", slog.Any("error", err))
+		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this delivery is not a try
+			receiver.Log(r.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: a message that was returned often is not replaced by a copy; it will be delivered again", slog.Any("error", err))
 		}
 		return
 	}
@@ -248,7 +247,7 @@ func newInbound(conn *amqp.Connection, o Options) (*inbound, error) {
 	return in, nil
 }
 
-// lost says why there are no more deliveries.
+// lost returns why there are no more deliveries.
 func (in *inbound) lost() error {
 	if in.ch.IsClosed() { // else the server has cancelled the consumer only
 		if err := <-in.closed; err != nil {
@@ -259,8 +258,8 @@ func (in *inbound) lost() error {
 	return errors.New("the server cancelled the consumer: was the queue deleted?")
 }
 
-// giveBack ends the consumer and returns messages that have not begun to the queue.
-func (in *inbound) giveBack(ctx context.Context, out *outbound) error {
+// release ends the consumer and returns messages that have not begun to the queue.
+func (in *inbound) release(ctx context.Context, out *outbound) error {
 	if err := out.link.bounded(func() error { return in.ch.Cancel(in.tag, false) }); err != nil {
 		return err // with the channel, all goes back
 	}
@@ -272,8 +271,8 @@ func (in *inbound) giveBack(ctx context.Context, out *outbound) error {
 	return nil
 }
 
-// Envelope is how an identity sees a message: its headers, and the properties
-// message-id, correlation-id and type under these names.
+// Envelope returns the headers of a message, and the properties message-id, correlation-id and
+// type under these names.
 func Envelope(m amqp.Delivery) stetmsg.Envelope {
 	names := func() []string {
 		return slices.AppendSeq([]string{"message-id", "correlation-id", "type"}, maps.Keys(m.Headers))

@@ -180,7 +180,7 @@ func (f *fixture) left() (n int) {
 	return n
 }
 
-func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
+func TestMessageDeliveredFiveTimesIsHandledOnce(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	runs := make(chan string, 10)
 	stop := f.run(f.receiver(func(_ context.Context, m amqp091.Delivery) ([]byte, error) {
@@ -207,7 +207,7 @@ func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestMessageComesBackLaterWithAllThatItHad(t *testing.T) {
+func TestRetriedMessageHasItsHeadersAndProperties(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	type seen struct {
 		m  amqp091.Delivery
@@ -238,7 +238,7 @@ func TestMessageComesBackLaterWithAllThatItHad(t *testing.T) {
 	}
 }
 
-func TestDeadLetterCarriesItsReason(t *testing.T) {
+func TestDeadLetterHasItsReason(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	stop := f.run(f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) {
 		return nil, errors.New("no such book")
@@ -259,7 +259,7 @@ func TestDeadLetterCarriesItsReason(t *testing.T) {
 	}
 }
 
-func TestReceiverSurvivesARestartOfTheServer(t *testing.T) {
+func TestReceiverReconnectsAfterARestart(t *testing.T) {
 	server := rig.NewRabbitMQ(t, rig.RabbitMQOptions{})
 	f := newFixture(t, server.URL())
 	held, release := make(chan struct{}), make(chan struct{})
@@ -292,7 +292,7 @@ func TestReceiverSurvivesARestartOfTheServer(t *testing.T) {
 	}
 }
 
-func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
+func TestShutdownReleasesWaitingMessages(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	begun, release := make(chan struct{}, 10), make(chan struct{})
 	r := f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) {
@@ -319,7 +319,7 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsAnErrorAndNotTriedForEver(t *testing.T) {
+func TestWrongOptionsAndRefusalsAreErrors(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	h := func(context.Context, amqp091.Delivery) ([]byte, error) { return nil, nil }
 	f.queue = "no such queue"

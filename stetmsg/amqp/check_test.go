@@ -12,7 +12,7 @@ import (
 
 func header(name, value string) map[string]string { return map[string]string{name: value} }
 
-func TestMessagesThatRabbitMQTakesFromNobodyAreRefused(t *testing.T) {
+func TestCheckRefusesInvalidMessages(t *testing.T) {
 	for name, m := range map[string]stet.Message{
 		"a long routing key":  {To: strings.Repeat("x", 256)},
 		"a long name":         {To: "q", Header: header(strings.Repeat("x", 256), "")},
@@ -26,7 +26,7 @@ func TestMessagesThatRabbitMQTakesFromNobodyAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotRefusedIsPublished(t *testing.T) {
+func TestCheckedMessageIsPublished(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	p, err := amqp.NewPublisher(amqp.PublisherOptions{URL: f.url})
 	if err != nil {

@@ -41,7 +41,7 @@ func nothingHappened(context.Context, amqp091.Delivery) ([]byte, error) {
 	return nil, stet.Retryable(errors.New("closed"))
 }
 
-func TestCopiesGoToTheirQueueOnly(t *testing.T) {
+func TestCopiesAreInOneQueue(t *testing.T) {
 	for name, from := range map[string]string{"sent here, with a copy to another": "", "sent to another, with a copy here": "-other"} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, rig.RabbitMQ(t).URL())
@@ -78,7 +78,7 @@ func TestCopiesGoToTheirQueueOnly(t *testing.T) {
 	}
 }
 
-func TestMessageStaysInHandWhileItsDeadLetterIsRefused(t *testing.T) {
+func TestMessageStaysUnacknowledgedWhileItsDeadLetterIsRefused(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.queue += "-limited"
 	f.declare(f.queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(2)})
@@ -132,7 +132,7 @@ func (f *fixture) returned(ch *amqp091.Channel, times int) (m amqp091.Delivery) 
 	return m
 }
 
-func TestMessageThatKillsProcessesIsReplacedByACopyBeforeItsQueueLetsGo(t *testing.T) {
+func TestMessageThatKillsProcessesIsReplacedBeforeItsDeliveryLimit(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.queue += "-limited"
 	f.declare(f.queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}) // the default from RabbitMQ 4 on
@@ -155,7 +155,7 @@ func TestMessageThatKillsProcessesIsReplacedByACopyBeforeItsQueueLetsGo(t *testi
 	}
 }
 
-func TestMessageThatComesBackOftenIsReplacedByACopy(t *testing.T) {
+func TestOftenReturnedMessageIsReplacedByACopy(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.queue += "-limited"
 	f.declare(f.queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}) // the default from RabbitMQ 4 on

@@ -165,8 +165,8 @@ func TestOrderPostedByHTTPAndRedeliveredByRabbitMQRunsOnce(t *testing.T) {
 	t.Run("Do before both", func(t *testing.T) { doBeforeBoth(t, newShop(t, url, false)) })
 }
 
-// TestOrderIsInFlightForTheOtherFace while one of them runs it.
-func TestOrderIsInFlightForTheOtherFace(t *testing.T) {
+// TestOrderInFlightIsRefusedByTheOtherAdapter while one of them runs it.
+func TestOrderInFlightIsRefusedByTheOtherAdapter(t *testing.T) {
 	url := rig.RabbitMQ(t).URL()
 	t.Run("message while HTTP runs", func(t *testing.T) {
 		s := newShop(t, url, true)

@@ -3,10 +3,10 @@ package amqp
 import amqp "github.com/rabbitmq/amqp091-go"
 
 // fit leaves out headers of this package, in this order, until what remains fits
-// the frame that headers are sent in. A server cuts the connection for a larger
-// one, and would hand the message over again, and again.
+// the frame that headers are sent in. A server closes the connection for a larger one, and would
+// then deliver the message again.
 func fit(m amqp.Publishing, frame int, less ...string) amqp.Publishing {
-	const ends = 8 // of a frame
+	const ends = 8 // bytes around the content of a frame
 	for _, name := range less {
 		if frame == 0 || headerSize(m) <= frame-ends {
 			break

@@ -17,7 +17,7 @@ import (
 )
 
 // The headers of a message are one frame, which has a limit (128 KiB by default).
-func TestMessageWhoseHeadersFillTheirFrameIsKept(t *testing.T) {
+func TestMessageWithHeadersOfAFrameIsDeadLettered(t *testing.T) {
 	for name, tc := range map[string]struct {
 		room int
 		err  error
@@ -49,7 +49,7 @@ func TestMessageWhoseHeadersFillTheirFrameIsKept(t *testing.T) {
 }
 
 // What RabbitMQ notes of a wait would not fit the frame any more.
-func TestMessageWithoutRoomToWaitIsDeadLetteredInTheEnd(t *testing.T) {
+func TestMessageWithTooLargeHeadersForARetryIsDeadLettered(t *testing.T) {
 	for _, kind := range []string{"quorum", "classic"} {
 		t.Run(kind, func(t *testing.T) {
 			f := newFixture(t, rig.RabbitMQ(t).URL())

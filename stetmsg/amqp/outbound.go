@@ -23,12 +23,12 @@ type delivery struct {
 	run context.Context // the receiver's
 }
 
-// maxReturns is how often a queue has counted that a message came back when it is
-// replaced by a copy: half of what RabbitMQ 4 allows by default.
+// maxReturns is the number of returns after which a message is replaced by a copy: half of the
+// default limit of RabbitMQ 4.
 const maxReturns = 10
 
-// Deliveries counts what the message remembers of its waits, and what a quorum
-// queue counts; a classic queue only says whether it was delivered before.
+// Deliveries adds the deliveries in the headers of a copy and those that a quorum queue counts.
+// A classic queue only reports whether the message was delivered before.
 func (d *delivery) Deliveries() int {
 	n := number(d.Headers[deliveriesHeader]) + 1
 	if count, ok := d.Headers[returnsHeader]; ok {
@@ -86,8 +86,8 @@ func (d *delivery) worn() bool {
 	return number(returns) >= maxReturns || d.Redelivered && !counted
 }
 
-// replace publishes a copy that waits, and remembers so many deliveries, and then
-// acknowledges the message.
+// replace publishes a waiting copy with this number of deliveries, and then acknowledges the
+// message.
 func (d *delivery) replace(ctx context.Context, after time.Duration, deliveries int) error {
 	m := d.publishing()
 	m.Headers[deliveriesHeader] = int64(deliveries)
@@ -95,13 +95,13 @@ func (d *delivery) replace(ctx context.Context, after time.Duration, deliveries 
 	if d.frame() > 0 && headerSize(m)+deathRoom > d.frame() {
 		// With the header that the server adds for the wait, no consumer could receive
 		// it.
-		return d.inHand(ctx, after)
+		return d.hold(ctx, after)
 	}
 	return d.instead(ctx, func(ctx context.Context) error { return d.out.later(ctx, after, m) })
 }
 
-// inHand is replace for a message of which no copy can wait.
-func (d *delivery) inHand(ctx context.Context, after time.Duration) error {
+// hold is replace for a message without room for the headers of a copy.
+func (d *delivery) hold(ctx context.Context, after time.Duration) error {
 	if d.worn() {
 		return d.DeadLetter(ctx, stetmsg.Decision{Reason: stetmsg.Exhausted, Err: errNoRoom})
 	}
@@ -109,10 +109,10 @@ func (d *delivery) inHand(ctx context.Context, after time.Duration) error {
 	return d.back()
 }
 
-var errNoRoom = errors.New("its headers leave no room for what is noted of a message that waits, so it cannot be tried more often")
+var errNoRoom = errors.New("its headers leave no room for the headers of a waiting message, so it cannot be tried again")
 
-// DeadLetter implements stetmsg.Delivery. A dead letter that an operator puts
-// back is counted from 1 again.
+// DeadLetter implements stetmsg.Delivery. The deliveries of a redriven dead letter are counted
+// from 1.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	m := d.publishing()
 	delete(m.Headers, deliveriesHeader)
@@ -135,7 +135,7 @@ func (d *delivery) instead(ctx context.Context, publish func(context.Context) er
 		switch {
 		case err == nil:
 			return d.ack()
-		case d.out.link.conn.IsClosed(): // it is back in its queue
+		case d.out.link.conn.IsClosed(): // the server has returned it to its queue
 			return err
 		}
 		receiver.Log(d.out.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays unacknowledged",
@@ -150,16 +150,16 @@ func (d *delivery) instead(ctx context.Context, publish func(context.Context) er
 // deathRoom is the space for x-death and similar headers, with names of up to 255 bytes.
 const deathRoom = 3 << 10
 
-// maxPause is the longest time until a copy is published again that was refused.
+// maxPause is the longest time until a refused copy is published again.
 const maxPause = 30 * time.Second
 
-// acted are headers that the broker, or a plugin of it, acts on when a message is
-// published, or sets itself: a copy that had them would be sent to other queues as
-// well (CC, BCC), held back again, or dropped as a repetition.
+// acted are headers that the broker or its plugins apply when a message is published, or set.
+// A copy with them would also be sent to other queues (CC, BCC), delayed again, or dropped as a
+// duplicate.
 var acted = []string{"CC", "BCC", returnsHeader, "x-acquired-count", "x-delay", "x-deduplication-header", "x-death", "x-opt-deaths",
 	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}
 
-// returnsHeader has how often a quorum queue has had a message back.
+// returnsHeader has the number of times that a message was returned to a quorum queue.
 const returnsHeader = "x-delivery-count"
 
 // publishing is a copy of the message. It does not expire: it was received in
@@ -177,7 +177,7 @@ func (d *delivery) publishing() amqp.Publishing {
 	return m
 }
 
-// restore undoes what waiting has changed.
+// restore sets the exchange and routing key from before the wait.
 func restore(m amqp.Delivery) amqp.Delivery {
 	exchange, ok := m.Headers[exchangeHeader].(string)
 	key, ok2 := m.Headers[routingKeyHeader].(string)

@@ -53,7 +53,7 @@ func dialer(url string, dial func(context.Context) (*amqp.Connection, error)) (f
 		return nil, misuse.Errorf("stetmsg/amqp: Options need a URL or Dial")
 	}
 	if _, err := amqp.ParseURI(url); err != nil { // its text has the password
-		return nil, misuse.Errorf("stetmsg/amqp: Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
+		return nil, misuse.Errorf("stetmsg/amqp: Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with special characters percent-encoded")
 	}
 	return func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }, nil
 }
@@ -66,7 +66,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error 
 	for len(messages) > 0 {
 		n := min(len(messages), unconfirmed)
 		if err := p.publish(ctx, messages[:n]); err != nil {
-			p.disconnect() // a late answer must not be taken for the next one's
+			p.disconnect()
 			return fmt.Errorf("stetmsg/amqp: %w", err)
 		}
 		messages = messages[n:]
@@ -74,8 +74,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error 
 	return nil
 }
 
-// Check refuses messages that RabbitMQ takes from no publisher: for
-// stet.Options.CheckMessage. The error is of kind stet.KindInvalid.
+// Check refuses messages that RabbitMQ never accepts: for stet.Options.CheckMessage. The error is of kind stet.KindInvalid.
 func Check(m stet.Message) error { return check(m, 128<<10) }
 
 // check is Check for frames of a size; 0 for no limit.

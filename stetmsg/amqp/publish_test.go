@@ -48,7 +48,7 @@ func TestPublishedMessageIsInTheQueueWithItsID(t *testing.T) {
 	})
 }
 
-func TestPublisherConnectsAgain(t *testing.T) {
+func TestPublisherReconnects(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	var conns []*amqp091.Connection
 	p, err := amqp.NewPublisher(amqp.PublisherOptions{Dial: dialler(f.url, &conns)})
@@ -68,7 +68,7 @@ func TestPublisherConnectsAgain(t *testing.T) {
 	}
 }
 
-func TestPublisherRefusesWhatCannotWork(t *testing.T) {
+func TestPublisherRefusesWrongOptions(t *testing.T) {
 	for _, o := range []amqp.PublisherOptions{{}, {URL: "http://nowhere"}} {
 		if _, err := amqp.NewPublisher(o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%+v: %v", o, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-func TestReceiverSurvivesACancellationByTheServer(t *testing.T) {
+func TestReceiverConsumesAgainAfterACancellation(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	stop := f.run(f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) { return nil, nil }, amqp.Options{QueueType: "classic"}))
 	defer stop()
@@ -40,9 +40,9 @@ func TestReceiverSurvivesACancellationByTheServer(t *testing.T) {
 	f.until(func() bool { return len(f.reasons("after")) == 1 })
 }
 
-// TestServerThatHasOnlyJustBootedMayRefuse: its queues are loaded after it has
+// TestStartingServerMayRefuse: its queues are loaded after it has
 // begun to listen.
-func TestServerThatHasOnlyJustBootedMayRefuse(t *testing.T) {
+func TestStartingServerMayRefuse(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.channel(func(ch *amqp091.Channel) {
 		if _, err := ch.QueueDelete(f.queue, false, false, false); err != nil {
@@ -145,7 +145,7 @@ func newEngine(t *testing.T) *stet.Engine {
 	return engine
 }
 
-func TestForgedCountOfDeliveriesSettlesNothingAndADeadLetterCanBePutBack(t *testing.T) {
+func TestForgedDeliveryCountSettlesNothing(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.engine = newEngine(t)
 	c, err := stetmsg.NewTx(stettest.TxEngine(f.engine, f.engine.Store().(*sqlite.Store)), stetmsg.Options[amqp091.Delivery]{
@@ -174,7 +174,7 @@ func TestForgedCountOfDeliveriesSettlesNothingAndADeadLetterCanBePutBack(t *test
 }
 
 // An operator may clear them away, and so does a policy with expires.
-func TestQueuesThatWereDeletedAreDeclaredAgain(t *testing.T) {
+func TestDeletedQueuesAreDeclaredAgain(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	stop := f.run(f.receiver(func(_ context.Context, m amqp091.Delivery) ([]byte, error) {
 		if string(m.Body) == "closed" {
@@ -204,7 +204,7 @@ func TestQueuesThatWereDeletedAreDeclaredAgain(t *testing.T) {
 
 // A classic queue says only that a message has come back; in a transaction, a run that
 // dies leaves nothing in the store.
-func TestDeathsAreCountedThoughAClassicQueueDoesNot(t *testing.T) {
+func TestCrashesAreCountedWithAClassicQueue(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	var mu sync.Mutex
 	var conn *amqp091.Connection

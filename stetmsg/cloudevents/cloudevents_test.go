@@ -89,7 +89,7 @@ func TestOtherContentUnderTheSameIdentityHasAnotherFingerprint(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoEventIsRefused(t *testing.T) {
+func TestIdentityRefusesOtherMessages(t *testing.T) {
 	for name, e := range map[string]stetmsg.Envelope{
 		"no attributes":     message("application/json", `{}`),
 		"no source":         message("", "", "ce-specversion", "1.0", "ce-id", "1", "ce-type", "t"),

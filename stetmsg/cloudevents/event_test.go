@@ -16,7 +16,7 @@ func listed(e stetmsg.Envelope, names ...string) stetmsg.Envelope {
 	return e
 }
 
-func TestEventOfAnyMessageIsThatOfHTTPsBinaryMode(t *testing.T) {
+func TestEventOfEachBindingHasTheSameHeader(t *testing.T) {
 	want := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"/b%C3%BCcher"}, "Ce-Type": {"order%20placed"},
 		"Ce-Subject": {"50%25"}, "Content-Type": {"application/json"}}
 	headers := func(prefix, source, typ, subject string) stetmsg.Envelope {
@@ -46,7 +46,7 @@ func TestEventOfAnyMessageIsThatOfHTTPsBinaryMode(t *testing.T) {
 	}
 }
 
-func TestEventKeepsWhatItHas(t *testing.T) {
+func TestEventHasAllAttributes(t *testing.T) {
 	ev, ok, err := cloudevents.Read(structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","priority":7,"final":true,"datacontenttype":"image/png","data_base64":"AAH/"}`))
 	if err != nil || !ok || ev.ContentType != "image/png" || string(ev.Data) != "\x00\x01\xff" {
 		t.Errorf("%+v, %v, %v", ev, ok, err)
@@ -65,7 +65,7 @@ func TestDataOfAnyJSONIsJSON(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoEventIsNotReadAsOne(t *testing.T) {
+func TestReadRefusesOtherMessages(t *testing.T) {
 	if _, ok, err := cloudevents.Read(message("application/json", `{"id":"1"}`, "id", "1")); ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
 	}

@@ -23,7 +23,7 @@ import (
 const (
 	// DefaultMaxBody bounds the content of a request, in bytes.
 	DefaultMaxBody = 1 << 20
-	// patience is how long a sender waits for a store that cannot be used.
+	// patience is how long a sender waits for an unavailable store.
 	patience = 2 * time.Second
 	// retryLater is the least Retry-After.
 	retryLater = time.Second
@@ -33,18 +33,16 @@ const (
 
 // Options configure a handler of events that come by HTTP. Scope is required.
 type Options struct {
-	// Scope says whose events these are, as authentication has established it: sources are
-	// what senders say. 1 to store.MaxScope bytes. "" refuses the request with 403, an error
-	// with 500. Where the same events come by a broker, too, it is the scope that Identity
-	// has there.
+	// Scope returns the authenticated sender. The source of an event is not authenticated. 1 to store.MaxScope bytes. "" refuses the request with 403, an error
+	// with 500. If a broker delivers the same events, Identity must have the same scope there.
 	Scope func(*http.Request) (string, error)
 	// Class returns the class of an event's operation, one of stet.Options.Classes. Another one, or
 	// a panic, refuses the request with 500. Default: none.
 	Class func(Event) string
 	// MaxBody is the greatest content of a request in bytes. Default DefaultMaxBody.
 	MaxBody int64
-	// Origins are the senders that may deliver, as the CloudEvents webhook specification has
-	// them ask by OPTIONS; "*" is any. Default: such requests are answered with 405.
+	// Origins are the senders that may deliver. They ask by OPTIONS (CloudEvents webhook
+	// specification); "*" is any. Default: such requests are answered with 405.
 	Origins []string
 	// MaxAttempts is how often an event is tried in lease mode: see stetmsg.Options. In a
 	// transaction the sender counts.
@@ -55,7 +53,7 @@ type Options struct {
 	// Observe, if set, is called with each decision. It must be quick and safe for
 	// concurrent use.
 	Observe func(context.Context, stetmsg.Decision)
-	// ErrorLog gets what goes wrong; never a key or data, but the text of handlers' errors.
+	// ErrorLog receives errors, with the text of handlers' errors, never a key or data.
 	// Default slog.Default().
 	ErrorLog *slog.Logger
 }
@@ -150,7 +148,7 @@ func (d delivery) event() (Event, error) {
 	return ev, err
 }
 
-var errNone = errors.New("cloudevents: the request is no event: it has neither ce-id and its like in its header, nor the content type " + MediaType)
+var errNone = errors.New("cloudevents: the request is no event: it has neither ce-id in its header, nor the content type " + MediaType)
 
 // receiver is the handler.
 type receiver struct {
@@ -162,7 +160,7 @@ type receiver struct {
 func newReceiver(engine *stet.Engine, c *stetmsg.Consumer[delivery], o Options) (http.Handler, error) {
 	switch {
 	case o.Scope == nil:
-		return nil, misuse.Errorf("cloudevents: Options.Scope is required: it says whose events these are, so that no sender can take the place of another")
+		return nil, misuse.Errorf("cloudevents: Options.Scope is required: it returns the authenticated sender")
 	case o.MaxBody < 0:
 		return nil, misuse.Errorf("cloudevents: Options.MaxBody is negative: %d", o.MaxBody)
 	}
@@ -186,10 +184,10 @@ func (h *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		h.log().ErrorContext(r.Context(), "cloudevents: Options.Scope failed", slog.Any("error", err))
-		http.Error(w, "it could not be found out whose event this is; it was not handled", http.StatusInternalServerError)
+		http.Error(w, "the scope of this event could not be determined; it was not handled", http.StatusInternalServerError)
 		return
 	case scope == "" || len(scope) > store.MaxScope:
-		http.Error(w, "it is not known whose event this is", http.StatusForbidden)
+		http.Error(w, "the scope of this event is unknown", http.StatusForbidden)
 		return
 	}
 	d, status, err := h.read(w, r)
@@ -205,7 +203,7 @@ func (h *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := h.classify(events); err != nil {
 		h.log().ErrorContext(r.Context(), "cloudevents: nothing was handled", slog.Any("error", err))
-		http.Error(w, "it could not be found out how this event is to be handled; it was not handled", http.StatusInternalServerError)
+		http.Error(w, "the class of this event could not be determined; it was not handled", http.StatusInternalServerError)
 		return
 	}
 	answer(w, h.decide(r.Context(), events))
@@ -226,8 +224,7 @@ func parts(d delivery) ([]delivery, error) {
 	return events, err
 }
 
-// classify finds out the classes of events. If one has none, that is the service's fault, and the
-// sender has to keep them all.
+// classify sets the classes of events. After an error the sender must keep all of them.
 func (h *receiver) classify(events []delivery) (err error) {
 	if h.o.Class == nil {
 		return nil
@@ -251,7 +248,7 @@ func (h *receiver) classify(events []delivery) (err error) {
 	return nil
 }
 
-// weight is how badly off an event is.
+// weight orders decisions from the best to the worst.
 func weight(d stetmsg.Decision) int {
 	switch {
 	case d.Action == stetmsg.Ack:
@@ -263,7 +260,7 @@ func weight(d stetmsg.Decision) int {
 	case d.Reason == stetmsg.Failed, d.Reason == stetmsg.Exhausted:
 		return 3
 	}
-	return 2 // it is the event that is at fault
+	return 2 // the event is invalid
 }
 
 // decide handles events, and returns the worst decision, which is the response for all of
@@ -328,7 +325,7 @@ func (h *receiver) read(w http.ResponseWriter, r *http.Request) (d delivery, sta
 	return d, 0, nil
 }
 
-// answer tells the sender what became of its event.
+// answer sends the response for a decision.
 func answer(w http.ResponseWriter, d stetmsg.Decision) {
 	status, text := http.StatusGatewayTimeout, "it is being handled, or its outcome is not known; deliver it again later"
 	switch {
@@ -358,13 +355,13 @@ func harmless(err error) bool {
 	return !ok || e.Execution == stet.NotExecuted
 }
 
-// preflight answers a sender that asks whether it may deliver (CloudEvents HTTP 1.1 Web
+// preflight responds to a sender that asks whether it may deliver (CloudEvents HTTP 1.1 Web
 // Hooks for Event Delivery 1.0.2, section 4).
 func (h *receiver) preflight(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("WebHook-Request-Origin")
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin == "" || !slices.Contains(h.o.Origins, anyOrigin) && !slices.ContainsFunc(h.o.Origins, func(o string) bool { return strings.EqualFold(o, origin) }) {
-		w.WriteHeader(http.StatusNoContent) // without leave
+		w.WriteHeader(http.StatusNoContent) // not allowed
 		return
 	}
 	w.Header().Set("WebHook-Allowed-Origin", origin)

@@ -76,7 +76,7 @@ var inBinary = []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/b%
 
 const inStructured = `{"specversion":"1.0","id":"1","source":"/bücher","type":"order.placed","datacontenttype":"application/json","data":{"books":5}}`
 
-func TestEventIsHandledOnceInWhateverModeItComes(t *testing.T) {
+func TestEventIsHandledOnceInAllModes(t *testing.T) {
 	in := newInbox(t, memory.New(memory.Options{}), options(), nil)
 	quoted := slices.Clone(inBinary)
 	quoted[5] = `"/b%C3%BCcher"` // of senders of version 0.3
@@ -96,8 +96,8 @@ func TestEventIsHandledOnceInWhateverModeItComes(t *testing.T) {
 	}
 }
 
-// TestEventThatComesByHTTPAndByRabbitMQIsHandledOnce posts an event, and publishes it, too.
-func TestEventThatComesByHTTPAndByRabbitMQIsHandledOnce(t *testing.T) {
+// TestEventByHTTPAndRabbitMQIsHandledOnce posts an event, and publishes it, too.
+func TestEventByHTTPAndRabbitMQIsHandledOnce(t *testing.T) {
 	in := newInbox(t, memory.New(memory.Options{}), options(), nil)
 	decided := make(chan stetmsg.Decision, 10)
 	consumer, err := stetmsg.New(in.engine, stetmsg.Options[amqp091.Delivery]{
@@ -158,7 +158,7 @@ func TestEventThatComesByHTTPAndByRabbitMQIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestAnswersSayWhetherToDeliverAgain(t *testing.T) {
+func TestResponsesToEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error
 		code  int
@@ -180,7 +180,7 @@ func TestAnswersSayWhetherToDeliverAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAnEventIsRefused(t *testing.T) {
+func TestHandlerRefusesOtherRequests(t *testing.T) {
 	in := newInbox(t, memory.New(memory.Options{}), func() cloudevents.Options { o := options(); o.MaxBody = 1000; return o }(), nil)
 	if w := deliver(in, `{"books":5}`, inBinary...); w.Code != 204 {
 		t.Fatal(w.Code)
@@ -220,7 +220,7 @@ func TestWhatIsNotAnEventIsRefused(t *testing.T) {
 	}
 }
 
-func TestEventOfWhomNobodyKnowsIsRefused(t *testing.T) {
+func TestEventWithoutAScopeIsRefused(t *testing.T) {
 	for code, scope := range map[int]func(*http.Request) (string, error){
 		403: func(*http.Request) (string, error) { return "", nil },
 		500: func(*http.Request) (string, error) { return "shop", errors.New("no database") },
@@ -234,7 +234,7 @@ func TestEventOfWhomNobodyKnowsIsRefused(t *testing.T) {
 	}
 }
 
-func TestEventsOfABatchAreOperationsOfTheirOwn(t *testing.T) {
+func TestEventsOfABatchAreSeparateOperations(t *testing.T) {
 	busy := true
 	in := newInbox(t, memory.New(memory.Options{}), options(), func(_ context.Context, ev cloudevents.Event) error {
 		switch ev.Attributes["id"] {
@@ -264,9 +264,9 @@ func TestEventsOfABatchAreOperationsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestFaultOfTheServiceKeepsTheEventWithItsSender: not 400, after which senders give up, nor 504,
+// TestFailedClassReturns500: not 400, after which senders give up, nor 504,
 // which says that it may be handled.
-func TestFaultOfTheServiceKeepsTheEventWithItsSender(t *testing.T) {
+func TestFailedClassReturns500(t *testing.T) {
 	for name, class := range map[string]func(cloudevents.Event) string{
 		"a panic":          func(cloudevents.Event) string { panic("no such map") },
 		"an unknown class": func(cloudevents.Event) string { return "none" },
@@ -280,8 +280,8 @@ func TestFaultOfTheServiceKeepsTheEventWithItsSender(t *testing.T) {
 	}
 }
 
-// TestAnswerToABatchIsThatOfTheWorst whichever comes first.
-func TestAnswerToABatchIsThatOfTheWorst(t *testing.T) {
+// TestResponseToABatchIsThatOfTheWorstEvent whichever comes first.
+func TestResponseToABatchIsThatOfTheWorstEvent(t *testing.T) {
 	in := newInbox(t, memory.New(memory.Options{}), options(), func(ctx context.Context, ev cloudevents.Event) error {
 		switch ev.Attributes["id"] {
 		case "unknown":
@@ -344,7 +344,7 @@ func TestNoEventIsAcknowledgedBeforeItsOutcomeIsDurable(t *testing.T) {
 	})
 }
 
-func TestSenderThatHangsUpDoesNotEndTheHandler(t *testing.T) {
+func TestHandlerContinuesAfterTheSenderDisconnects(t *testing.T) {
 	ctx, hangUp := context.WithCancel(t.Context())
 	in := newInbox(t, memory.New(memory.Options{}), options(), func(ctx context.Context, _ cloudevents.Event) error {
 		hangUp()
@@ -397,7 +397,7 @@ func TestTransactionOfAnEventIsRolledBack(t *testing.T) {
 	}
 }
 
-func TestSenderIsAskedWhoItIs(t *testing.T) {
+func TestPreflightOfOrigins(t *testing.T) {
 	o := options()
 	o.Origins = []string{"eventgrid.azure.net"}
 	ask := func(h http.Handler, origin string) *httptest.ResponseRecorder {
@@ -420,7 +420,7 @@ func TestSenderIsAskedWhoItIs(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsRefused(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	handle := func(context.Context, cloudevents.Event) error { return nil }
 	for name, err := range map[string]error{

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/jetstream"
 )
 
-func TestMessagesThatNATSTakesFromNobodyAreRefused(t *testing.T) {
+func TestCheckRefusesInvalidMessages(t *testing.T) {
 	with := func(name, value string) stet.Message {
 		return stet.Message{To: "orders", Header: map[string]string{name: value}}
 	}
@@ -33,7 +33,7 @@ func TestMessagesThatNATSTakesFromNobodyAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotRefusedIsPublished(t *testing.T) {
+func TestCheckedMessageIsPublished(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	name := t.Name() + "-out"
 	if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {

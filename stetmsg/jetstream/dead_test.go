@@ -75,7 +75,7 @@ func (f *fixture) send(subject, id string, header nats.Header, body []byte) {
 	}
 }
 
-func TestDeadLettersOfTwoConsumersInOneStreamAreBothKept(t *testing.T) {
+func TestDeadLettersOfTwoConsumersAreBothStored(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	f.stream("two-orders", "two.orders.>")
 	dead := f.stream("two-dead", "two.dead.>")
@@ -86,7 +86,7 @@ func TestDeadLettersOfTwoConsumersInOneStreamAreBothKept(t *testing.T) {
 	}
 }
 
-func TestDeadLetterInItsOwnStreamIsKeptAndSoIsThatOfOnePutBack(t *testing.T) {
+func TestDeadLettersInTheSameStreamAreStored(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	s := f.stream("own", "own.>")
 	defer f.failing("own", "workers", "own.created", "own.dead")()
@@ -117,7 +117,7 @@ func TestDeadLetterInItsOwnStreamIsKeptAndSoIsThatOfOnePutBack(t *testing.T) {
 	}
 }
 
-func TestDeadLetterThatIsSentAgainIsKeptOnce(t *testing.T) {
+func TestRepeatedDeadLetterIsStoredOnce(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	s := f.stream("again", "again.>")
 	consumer, err := f.js.CreateConsumer(t.Context(), "again", js.ConsumerConfig{Durable: "workers", AckPolicy: js.AckExplicitPolicy, FilterSubject: "again.created"})
@@ -152,7 +152,7 @@ func (l *lossyJetStream) PublishMsg(ctx context.Context, m *nats.Msg, opts ...js
 	return ack, err
 }
 
-func TestDeadLetterNearTheServersLimitIsKept(t *testing.T) {
+func TestDeadLetterNearTheSizeLimitIsStored(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	s := f.stream("large", "large.>")
 	defer f.failing("large", "workers", "large.created", "large.dead")()
@@ -167,7 +167,7 @@ func TestDeadLetterNearTheServersLimitIsKept(t *testing.T) {
 	}
 }
 
-func TestConsumerThatWouldReceiveItsDeadLettersOrLoseMessagesIsRefused(t *testing.T) {
+func TestConsumerThatReceivesDeadLettersIsRefused(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	f.stream("own", "own.>", "other")
 	for name, tc := range map[string]struct {

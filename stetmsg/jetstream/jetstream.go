@@ -39,16 +39,16 @@ const (
 	ReasonHeader = "Stet-Reason"
 	ErrorHeader  = "Stet-Error"
 	// OriginalIDHeader has the Nats-Msg-Id that a dead letter came with. Its own is
-	// another. Envelope shows the original one under either name, so that a dead
-	// letter that is put back is the same operation. Put it back without its
-	// Nats-Msg-Id, by which a stream may take it for the dead letter.
+	// another. Envelope returns the original one under either name, so that a redriven dead
+	// letter is the same operation. Redrive it without its Nats-Msg-Id: a stream may drop
+	// it as a duplicate of the dead letter.
 	OriginalIDHeader = "Stet-Msg-Id"
 )
 
 const (
 	requestWait = 10 * time.Second // how long one request for messages waits
-	heartbeat   = 2 * time.Second  // of the server, while it has none; after two that are missed it is asked again
-	brokerWait  = 10 * time.Second // for the last word, and before a dead letter is tried again
+	heartbeat   = 2 * time.Second  // of an idle server; after two missed ones the request is repeated
+	brokerWait  = 10 * time.Second // for the last acknowledgements, and before a dead letter is tried again
 )
 
 // Options configure a Receiver. All but Prefetch and ErrorLog are required.
@@ -65,15 +65,15 @@ type Options struct {
 	DeadLetterSubject string
 	// Prefetch is how many messages are in flight at most, from 2; only after the
 	// server was lost there may be more for a time. Default: eight times the
-	// stetmsg consumer's Concurrency, as the server hands short messages over in
-	// batches that last no longer than asking for the next. Set a lower one where
-	// handlers are slow and shared with other processes.
+	// stetmsg consumer's Concurrency, because the server delivers short messages in
+	// batches that last no longer than the next request. Set a lower one where
+	// handlers are slow and other processes share the consumer.
 	Prefetch int
 	// ErrorLog gets failed requests and other errors. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
-// Receiver hands the messages of a JetStream consumer to a stetmsg.Consumer.
+// Receiver passes the messages of a JetStream consumer to a stetmsg.Consumer.
 type Receiver struct {
 	consumer *stetmsg.Consumer[jetstream.Msg]
 	o        Options
@@ -92,14 +92,14 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 	case strings.ContainsAny(o.DeadLetterSubject, "*> \t\r\n"):
 		return nil, misuse.Errorf("stetmsg/jetstream: Options.DeadLetterSubject is %q; it must be one subject, without wildcards and spaces", o.DeadLetterSubject)
 	case o.Prefetch < 0 || o.Prefetch == 1:
-		return nil, misuse.Errorf("stetmsg/jetstream: Options.Prefetch is %d; it must be at least 2: a message that is handled, and one that is asked for", o.Prefetch)
+		return nil, misuse.Errorf("stetmsg/jetstream: Options.Prefetch is %d; it must be at least 2: one message is handled, and one is requested", o.Prefetch)
 	}
 	if o.Prefetch == 0 {
 		o.Prefetch = 8 * consumer.Concurrency()
 	}
 	info, err := o.Consumer.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("stetmsg/jetstream: the consumer cannot be looked at: %w", err)
+		return nil, fmt.Errorf("stetmsg/jetstream: the consumer cannot be read: %w", err)
 	}
 	c := info.Config
 	if err := checkConsumer(ctx, o, info); err != nil {
@@ -112,7 +112,7 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 	return &Receiver{consumer: consumer, o: o, every: max(wait/3, time.Millisecond)}, nil
 }
 
-// checkConsumer refuses a consumer with which messages would be lost, or come permanently.
+// checkConsumer refuses a consumer that would lose messages, or receive its dead letters.
 func checkConsumer(ctx context.Context, o Options, info *jetstream.ConsumerInfo) error {
 	c := info.Config
 	switch {
@@ -132,13 +132,13 @@ func checkConsumer(ctx context.Context, o Options, info *jetstream.ConsumerInfo)
 	if len(filters) == 0 { // it receives all that the stream has
 		stream, err := o.JetStream.Stream(ctx, info.Stream)
 		if err != nil {
-			return fmt.Errorf("stetmsg/jetstream: the consumer's stream cannot be looked at: %w", err)
+			return fmt.Errorf("stetmsg/jetstream: the consumer's stream cannot be read: %w", err)
 		}
 		filters = stream.CachedInfo().Config.Subjects
 	}
 	for _, filter := range filters {
 		if matches(filter, o.DeadLetterSubject) {
-			return misuse.Errorf("stetmsg/jetstream: the consumer receives %q, and with it Options.DeadLetterSubject %q: dead letters would come again and again", filter, o.DeadLetterSubject)
+			return misuse.Errorf("stetmsg/jetstream: the consumer receives %q, and with it Options.DeadLetterSubject %q: dead letters would be received again", filter, o.DeadLetterSubject)
 		}
 	}
 	return nil
@@ -172,7 +172,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
 	defer cancel()
 	if err := r.o.JetStream.Conn().FlushWithContext(flush); err != nil {
-		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/jetstream: some messages may come again", slog.Any("error", err))
+		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/jetstream: some messages may be delivered again", slog.Any("error", err))
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ type subscription struct {
 // run returns when ctx has ended, or all messages of a subscription that has ended
 // are in flight. Its error is why the server has ended it.
 func (s *subscription) run() error {
-	s.err = errors.New("the server has not said why")
+	s.err = errors.New("the server gave no reason")
 	sub, err := s.r.o.Consumer.Consume(s.take, jetstream.PullMaxMessages(s.r.ahead()),
 		jetstream.PullExpiry(requestWait), jetstream.PullHeartbeat(heartbeat), jetstream.ConsumeErrHandler(s.note))
 	if err != nil {
@@ -243,8 +243,7 @@ func (s *subscription) run() error {
 	case <-closed:
 		lost = true
 	}
-	// What the server has sent already is still taken, or would be lost until
-	// AckWait is over.
+	// Messages that the server has sent are still taken. Otherwise they would wait until AckWait.
 	sub.Drain()
 	close(s.draining)
 	select {
@@ -260,7 +259,7 @@ func (s *subscription) run() error {
 	return nil
 }
 
-// take takes a message, or gives it back if ctx has ended.
+// take takes a message, or returns it if ctx has ended.
 func (s *subscription) take(m jetstream.Msg) {
 	s.await()
 	s.mu.Lock()
@@ -359,7 +358,7 @@ func (d *delivery) dead(why stetmsg.Decision) *nats.Msg {
 	m := nats.NewMsg(d.r.o.DeadLetterSubject)
 	m.Data = d.m.Data()
 	for name, values := range d.m.Headers() {
-		// What the server acted on once would be refused, or acted on again.
+		// The server would refuse its own headers, or apply them again.
 		if !strings.HasPrefix(name, "Nats-") {
 			m.Header[name] = values
 		}
@@ -369,7 +368,7 @@ func (d *delivery) dead(why stetmsg.Decision) *nats.Msg {
 		m.Header.Set(OriginalIDHeader, original)
 	}
 	if meta, err := d.m.Metadata(); err == nil {
-		at := strconv.FormatInt(meta.Timestamp.UnixNano(), 10) // a stream made anew counts from 1
+		at := strconv.FormatInt(meta.Timestamp.UnixNano(), 10) // a new stream counts from 1
 		m.Header.Set(nats.MsgIdHdr, stet.DeriveKey("stetmsg/jetstream/dead", meta.Domain, meta.Stream, meta.Consumer, strconv.FormatUint(meta.Sequence.Stream, 10), at))
 	}
 	m.Header.Set(ReasonHeader, string(why.Reason))
@@ -387,14 +386,13 @@ func tooLarge(err error) bool {
 // messageTooLarge is JSStreamMessageExceedsMaximumErr.
 const messageTooLarge = 10054
 
-// Envelope is how an identity sees a message: by its headers, in which the
-// producer's id is often Nats-Msg-Id.
+// Envelope returns the headers of a message. The producer's ID is often Nats-Msg-Id.
 func Envelope(m jetstream.Msg) stetmsg.Envelope {
 	h := m.Headers()
 	get := func(name string) (string, bool) {
 		if name == nats.MsgIdHdr {
 			if original := h.Values(OriginalIDHeader); len(original) > 0 {
-				return original[0], true // a dead letter that was put back
+				return original[0], true // a redriven dead letter
 			}
 		}
 		if v := h.Values(name); len(v) > 0 {

@@ -170,7 +170,7 @@ func (f *fixture) left(stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
+func TestMessageDeliveredFiveTimesIsHandledOnce(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	runs := make(chan struct{}, 10)
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {
@@ -189,7 +189,7 @@ func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestMessageComesBackLaterAndEndsAsADeadLetter(t *testing.T) {
+func TestRetriedMessageBecomesADeadLetter(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	var at []time.Time
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {
@@ -220,7 +220,7 @@ func TestMessageComesBackLaterAndEndsAsADeadLetter(t *testing.T) {
 	}
 }
 
-func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
+func TestLongHandlerExtendsItsMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 8 * time.Second})
 	deliveries := make(chan uint64, 10)
@@ -242,7 +242,7 @@ func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
 	}
 }
 
-func TestReceiverSurvivesAKillOfTheServer(t *testing.T) {
+func TestReceiverContinuesAfterAKillOfTheServer(t *testing.T) {
 	server := rig.NewNATS(t)
 	f := newFixture(t, server.URL(), js.ConsumerConfig{AckWait: 2 * time.Second})
 	held, release := make(chan struct{}), make(chan struct{})
@@ -271,7 +271,7 @@ func TestReceiverSurvivesAKillOfTheServer(t *testing.T) {
 	}
 }
 
-func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
+func TestShutdownReleasesWaitingMessages(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: time.Hour})
 	begun, release := make(chan struct{}, 20), make(chan struct{})
 	for i := range 10 {
@@ -302,7 +302,7 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{MaxDeliver: 3})
 	c := f.wrap(func(context.Context, js.Msg) ([]byte, error) { return nil, nil })
 	bad := []jetstream.Options{{}, f.options(), f.options(), f.options(), f.options(), f.options()} // the second for its MaxDeliver

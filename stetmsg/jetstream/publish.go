@@ -75,8 +75,8 @@ func publish(ctx context.Context, js jetstream.JetStream, messages []stet.Messag
 	return err
 }
 
-// Check refuses messages that NATS takes from no publisher, or none with its default
-// settings, because of their size: for stet.Options.CheckMessage. The error is of kind
+// Check refuses messages that NATS never accepts, or not with its default settings because of
+// their size: for stet.Options.CheckMessage. The error is of kind
 // stet.KindInvalid.
 func Check(m stet.Message) error {
 	const payload, around, each = 1 << 20, 200, 4 // bytes of the largest payload, of our headers, and around each other

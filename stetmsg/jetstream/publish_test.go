@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/jetstream"
 )
 
-func TestPublishedMessageArrivesOnceWithItsID(t *testing.T) {
+func TestPublishedMessageIsStoredOnceWithItsID(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	name := t.Name() + "-out"
 	if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Duplicates: time.Minute}); err != nil {
@@ -48,7 +48,7 @@ func TestPublishedMessageArrivesOnceWithItsID(t *testing.T) {
 
 // Nobody answers what goes where only others listen, or what the server does not let
 // through.
-func TestMessagesThatNobodyAnswersHoldUpNoOthers(t *testing.T) {
+func TestUnansweredMessagesDelayNoOthers(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	name := t.Name() + "-out"
 	f.stream(name, name)

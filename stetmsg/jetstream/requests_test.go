@@ -21,7 +21,7 @@ func (f *fixture) info() *js.ConsumerInfo {
 	return info
 }
 
-func TestNextRequestIsOnItsWayBeforeTheLastIsFilled(t *testing.T) {
+func TestMessagesAreRequestedAhead(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) { return nil, nil })
 	defer stop()
@@ -32,7 +32,7 @@ func TestNextRequestIsOnItsWayBeforeTheLastIsFilled(t *testing.T) {
 	f.until(func() bool { return f.info().NumWaiting > 1 })
 }
 
-func TestNoMoreIsAskedForThanThereIsRoomFor(t *testing.T) {
+func TestPrefetchLimitsRequests(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	begun, release := make(chan struct{}, 30), make(chan struct{})
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {
@@ -60,7 +60,7 @@ func TestNoMoreIsAskedForThanThereIsRoomFor(t *testing.T) {
 	f.until(func() bool { return f.left(t.Name()) == 0 })
 }
 
-func TestMessagesThatWaitStayInHand(t *testing.T) {
+func TestWaitingMessagesAreExtended(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 8 * time.Second})
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {

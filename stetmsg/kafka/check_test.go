@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
-func TestMessagesThatKafkaTakesFromNobodyAreRefused(t *testing.T) {
+func TestCheckRefusesInvalidMessages(t *testing.T) {
 	for name, m := range map[string]stet.Message{
 		"no topic":          {},
 		"a long topic":      {To: strings.Repeat("x", 250)},

@@ -54,7 +54,7 @@ func parseNote(s *string) note {
 	return n
 }
 
-// fetched notes what the members before have left, when partitions were assigned.
+// fetched reads the notes of earlier members, when partitions were assigned.
 func (r *Receiver) fetched(resp *kmsg.OffsetFetchResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *Receiver) fetched(resp *kmsg.OffsetFetchResponse) {
 	}
 }
 
-// farewell is what a member commits that ends in order.
+// farewell is the last commit of a member that ends in order.
 type farewell struct {
 	at   kgo.EpochOffset // the first record that is not done
 	note note
@@ -110,7 +110,7 @@ func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 		if err == nil {
 			return n, true
 		}
-		pause.Wait(w.ctx, w.r.o.ErrorLog, fmt.Errorf("stetmsg/kafka: that a record is begun cannot be noted down: %w", err))
+		pause.Wait(w.ctx, w.r.o.ErrorLog, fmt.Errorf("stetmsg/kafka: the begin of a record cannot be committed: %w", err))
 	}
 	return 0, false
 }
@@ -133,8 +133,8 @@ func (w *worker) marked(rec *kgo.Record) {
 }
 
 // leave commits what workers have done, with the note that this member has ended in
-// order. A worker that has begun nothing leaves the note that it found. Where the
-// brokers do not answer, records come again, and are found in the store.
+// order. A worker that has begun nothing leaves the note that it found. If the
+// brokers do not answer, records are delivered again, and their outcomes are in the store.
 func leave(ctx context.Context, ws []*worker) {
 	ctx, cancel := context.WithTimeout(ctx, commitWait) // for all of them
 	defer cancel()
@@ -146,7 +146,7 @@ func leave(ctx context.Context, ws []*worker) {
 			continue
 		}
 		if err := w.commit(ctx, bye.at, bye.note); err != nil {
-			receiver.Log(w.r.o.ErrorLog).WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will come again", slog.Any("error", err))
+			receiver.Log(w.r.o.ErrorLog).WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will be delivered again", slog.Any("error", err))
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (w *worker) commit(ctx context.Context, at kgo.EpochOffset, n note) (err er
 		}
 		return nil
 	})
-	err = errors.New("the client has not said")
+	err = errors.New("the client gave no result")
 	w.cl.CommitOffsetsSync(ctx, map[string]map[int32]kgo.EpochOffset{w.p.topic: {w.p.n: at}},
 		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, failed error) {
 			if err = failed; err != nil {

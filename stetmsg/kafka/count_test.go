@@ -175,7 +175,7 @@ func TestRecordThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	}
 }
 
-func TestDeadLetterThatDoesNotFitIsKeptAsFarAsItDoes(t *testing.T) {
+func TestTooLargeDeadLetterIsShortened(t *testing.T) {
 	f := newFixture(t)
 	producer, err := kgo.NewClient(kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(8<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err != nil {
@@ -244,7 +244,7 @@ func TestDeadLetterThatDoesNotFitIsKeptAsFarAsItDoes(t *testing.T) {
 
 // Members that end in order say so; a record that comes next, and kills, is counted
 // all the same.
-func TestRecordThatKillsTheSuccessorOfAnOrderlyMemberIsDeadLettered(t *testing.T) {
+func TestRecordThatKillsLaterMembersIsDeadLettered(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(t.TempDir(), "stet.db")
 	died, release := make(chan struct{}), make(chan struct{})
@@ -289,7 +289,7 @@ func TestRecordThatKillsTheSuccessorOfAnOrderlyMemberIsDeadLettered(t *testing.T
 
 // A member that ends in order while a record waits for its next attempt did not die
 // of it.
-func TestOrderlyEndsUseUpNoAttempts(t *testing.T) {
+func TestShutdownsUseNoAttempts(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(t.TempDir(), "stet.db")
 	died := make(chan struct{})

@@ -15,7 +15,7 @@ import (
 )
 
 // The client does not take back what it has tried to send.
-func TestReceiverStopsWhileNoBrokerTakesADeadLetter(t *testing.T) {
+func TestReceiverStopsWhileDeadLettersAreUnconfirmed(t *testing.T) {
 	f := newFixture(t)
 	down := make(chan struct{})
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
@@ -44,7 +44,7 @@ func TestReceiverStopsWhileNoBrokerTakesADeadLetter(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreNotReceivedThoughTheirTopicMatches(t *testing.T) {
+func TestDeadLetterTopicIsNotConsumed(t *testing.T) {
 	f := newFixture(t)
 	c, err := stetmsg.New(f.engine, stetmsg.Options[*kgo.Record]{
 		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), ErrorLog: quiet,
@@ -82,7 +82,7 @@ func TestDeadLettersAreNotReceivedThoughTheirTopicMatches(t *testing.T) {
 	}
 }
 
-func TestPartitionGoesOnAfterAHandlerHasEndedItsGoroutine(t *testing.T) {
+func TestPartitionContinuesAfterGoexit(t *testing.T) {
 	f := newFixture(t)
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
 		if key == "last words" {

@@ -46,8 +46,8 @@ const (
 	OmittedHeader = "stet-omitted"
 )
 
-// maxRecord is the largest dead letter that is sent, in bytes. What the topic takes
-// is for the broker to say.
+// maxRecord is the largest dead letter that is sent, in bytes. The broker decides about
+// smaller ones.
 const maxRecord = 64 << 20
 
 const (
@@ -74,7 +74,7 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// Receiver hands the records of a group's partitions to a consumer.
+// Receiver passes the records of a group's partitions to a consumer.
 type Receiver struct {
 	consumer *stetmsg.Consumer[*kgo.Record]
 	o        Options
@@ -98,14 +98,14 @@ func New(consumer *stetmsg.Consumer[*kgo.Record], o Options) (*Receiver, error) 
 	case o.Group == "" || len(o.Topics) == 0 || o.DeadLetterTopic == "":
 		return nil, misuse.Errorf("stetmsg/kafka: Options need a Group, Topics and a DeadLetterTopic")
 	case slices.Contains(o.Topics, o.DeadLetterTopic):
-		return nil, misuse.Errorf("stetmsg/kafka: Options.DeadLetterTopic is among Topics: dead letters would come again and again")
+		return nil, misuse.Errorf("stetmsg/kafka: Options.DeadLetterTopic is among Topics: dead letters would be received again")
 	}
 	r := &Receiver{consumer: consumer, o: o, workers: make(map[partition]*worker), dead: make(chan struct{}, 1)}
 	if err := kgo.ValidateOpts(r.options(context.Background())...); err != nil {
 		return nil, misuse.Errorf("stetmsg/kafka: Options.Client: %w", err)
 	}
-	// Dead letters would come again and again. The option is refused if Topics are
-	// not regular expressions.
+	// Dead letters would be received again. The client refuses the option if Topics are not
+	// regular expressions.
 	o.Client = append(slices.Clone(o.Client), kgo.ConsumeExcludeTopics("^"+regexp.QuoteMeta(o.DeadLetterTopic)+"$"))
 	if excluding := (&Receiver{o: o}).options(context.Background()); kgo.ValidateOpts(excluding...) == nil {
 		r.o = o
@@ -171,7 +171,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	defer cancel()
 	leave(ctx, r.end(all))
 	cl.AllowRebalance()
-	_ = cl.LeaveGroupContext(ctx) // else the brokers find out that it is gone
+	_ = cl.LeaveGroupContext(ctx) // otherwise the brokers notice by its session timeout
 	return nil
 }
 
@@ -209,12 +209,12 @@ func (r *Receiver) end(ps map[string][]int32) (ended []*worker) {
 	r.mu.Unlock()
 	for _, w := range ended {
 		<-w.gone
-		w.cl.ResumeFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}}) // it may come back
+		w.cl.ResumeFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}}) // it may be assigned again
 	}
 	return ended
 }
 
-// Envelope is how an identity sees a record: by its headers.
+// Envelope returns the headers of a record.
 func Envelope(rec *kgo.Record) stetmsg.Envelope {
 	get := func(name string) (string, bool) {
 		for _, h := range rec.Headers {

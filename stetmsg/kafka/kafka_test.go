@@ -142,7 +142,7 @@ func (f *fixture) committed(partition int32) int64 {
 
 func ok(context.Context, string) error { return nil }
 
-func TestRecordThatComesFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
+func TestRecordDeliveredFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
 	f := newFixture(t)
 	closed := true
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
@@ -164,7 +164,7 @@ func TestRecordThatComesFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
 	}
 }
 
-func TestOffsetIsNeverCommittedPastARecordThatIsNotSettled(t *testing.T) {
+func TestOffsetIsNotCommittedPastAnUnsettledRecord(t *testing.T) {
 	f := newFixture(t)
 	begun := make(chan struct{}, 100)
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
@@ -205,7 +205,7 @@ func TestOffsetIsNeverCommittedPastARecordThatIsNotSettled(t *testing.T) {
 	}
 }
 
-func TestRebalanceRunsNothingTwiceAndLosesNothing(t *testing.T) {
+func TestRebalanceRunsEachRecordOnce(t *testing.T) {
 	f := newFixture(t)
 	slow := func(context.Context, string) error {
 		time.Sleep(5 * time.Millisecond)
@@ -233,7 +233,7 @@ func TestRebalanceRunsNothingTwiceAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestPartitionIsNotGivenAwayWhileARunOfItIsInProgress(t *testing.T) {
+func TestRevokedPartitionWaitsForItsRun(t *testing.T) {
 	f := newFixture(t)
 	begun, release := make(chan struct{}, 2), make(chan struct{})
 	hold := func(_ context.Context, key string) error {
@@ -266,7 +266,7 @@ func TestPartitionIsNotGivenAwayWhileARunOfItIsInProgress(t *testing.T) {
 	}
 }
 
-func TestDeadLetterCarriesItsReasonAndDoesNotHoldUpOthers(t *testing.T) {
+func TestDeadLetterHasItsReasonAndDoesNotDelayOthers(t *testing.T) {
 	f := newFixture(t)
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
 		if key == "bad" {
@@ -299,7 +299,7 @@ func TestDeadLetterCarriesItsReasonAndDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	c, err := stetmsg.New(newFixture(t).engine, stetmsg.Options[*kgo.Record]{Operation: stetmsg.By(kafka.Envelope, stetmsg.Digest("s"))},
 		func(context.Context, *kgo.Record) ([]byte, error) { return nil, nil })
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
-func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
+func TestWaitingRecordsAreBoundedInMemory(t *testing.T) {
 	f := newFixture(t)
 	const large = 64 // of nearly 1 MB each
 	value := make([]byte, 950_000)

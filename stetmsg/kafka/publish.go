@@ -19,7 +19,7 @@ import (
 func Publisher(cl *kgo.Client) stetmsg.Publish {
 	return func(ctx context.Context, messages []stet.Message) error {
 		for _, m := range messages {
-			if err := topic(m.To); err != nil { // the client would ask the brokers for it, again and again
+			if err := topic(m.To); err != nil { // the client would query it again and again
 				return err
 			}
 		}
@@ -39,11 +39,11 @@ func Publisher(cl *kgo.Client) stetmsg.Publish {
 	}
 }
 
-// Check refuses messages that Kafka takes from no producer, or none with its default
-// settings, because of their size: for stet.Options.CheckMessage. The error is of kind
+// Check refuses messages that Kafka never accepts, or not with its default settings because of
+// their size: for stet.Options.CheckMessage. The error is of kind
 // stet.KindInvalid.
 func Check(m stet.Message) error {
-	const batch, around, each = 1_000_012, 200, 10 // bytes of the client's largest batch, of what is around a record, and a header
+	const batch, around, each = 1_000_012, 200, 10 // bytes of the client's largest batch, around a record, and around a header
 	n := around + len(m.To) + len(m.Key) + len(m.Body)
 	for name, value := range m.Header {
 		n += each + len(name) + len(value)

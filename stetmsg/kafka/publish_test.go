@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
-func TestPublishedMessageIsARecordWithItsID(t *testing.T) {
+func TestPublishedRecordHasItsID(t *testing.T) {
 	f := newFixture(t)
 	publish := kafka.Publisher(f.client)
 	err := publish(t.Context(), []stet.Message{
@@ -43,9 +43,9 @@ func TestPublishedMessageIsARecordWithItsID(t *testing.T) {
 	}
 }
 
-// TestPublisherWaitsForABrokerNoLongerThanItMay: the client has met the broker, and
+// TestPublisherReturnsWithItsContext: the client has met the broker, and
 // cannot tell whether what it sends now gets there.
-func TestPublisherWaitsForABrokerNoLongerThanItMay(t *testing.T) {
+func TestPublisherReturnsWithItsContext(t *testing.T) {
 	f := newFixture(t)
 	publish := kafka.Publisher(f.client)
 	message := []stet.Message{{ID: "id-1", To: "orders", Body: []byte("five books")}}

@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// worker handles the records of a partition for as long as it is assigned.
+// worker handles the records of an assigned partition.
 type worker struct {
 	r      *Receiver
 	cl     *kgo.Client
@@ -25,13 +25,13 @@ type worker struct {
 	wake   chan struct{}
 
 	pending int       // records that are done since the last commit of run's
-	hand    *delivery // what run is at
+	current *delivery // of run
 
 	mu       sync.Mutex
 	queue    []*kgo.Record
 	bytes    int // of them
 	paused   bool
-	before   note      // that the member before has left
+	before   note      // of the previous member
 	handled  int       // records that are done
 	farewell *farewell // nil before the first record
 }
@@ -58,7 +58,7 @@ func (w *worker) push(recs []*kgo.Record) {
 	}
 }
 
-// pop returns the next record, or nil when the worker is to end.
+// pop returns the next record, or nil when the worker must end.
 func (w *worker) pop() *kgo.Record {
 	for w.ctx.Err() == nil {
 		if rec := w.first(); rec != nil {
@@ -90,7 +90,7 @@ func (w *worker) first() *kgo.Record {
 	return rec
 }
 
-// size is about how many bytes a record takes.
+// size is the approximate number of bytes of a record.
 func size(rec *kgo.Record) int {
 	n := len(rec.Key) + len(rec.Value)
 	for _, h := range rec.Headers {
@@ -111,9 +111,9 @@ func (w *worker) run() {
 			go w.run()
 		}
 	}()
-	for w.take() && w.hand.handled() {
-		w.marked(w.hand.rec)
-		w.hand = nil
+	for w.take() && w.current.handled() {
+		w.marked(w.current.rec)
+		w.current = nil
 	}
 	ended = true
 }
@@ -121,7 +121,7 @@ func (w *worker) run() {
 // take takes the next record, unless one is in flight. It returns false if the
 // worker is to end.
 func (w *worker) take() bool {
-	if w.hand != nil {
+	if w.current != nil {
 		return true
 	}
 	rec := w.pop()
@@ -129,7 +129,7 @@ func (w *worker) take() bool {
 		return false
 	}
 	died, ok := w.attempts(rec)
-	w.hand = &delivery{w: w, rec: rec, n: died}
+	w.current = &delivery{w: w, rec: rec, n: died}
 	return ok
 }
 
@@ -143,7 +143,7 @@ type delivery struct {
 	settled bool
 }
 
-// handled hands the record over until it is done, or the worker is to end.
+// handled handles the record until it is done, or the worker must end.
 func (d *delivery) handled() bool {
 	for !d.settled {
 		if d.tried && !timer.Sleep(d.w.ctx, d.after) {
@@ -218,4 +218,4 @@ func (w *worker) patience(ctx context.Context) (patience context.Context, stop f
 	}
 }
 
-var errUnconfirmed = errors.New("stetmsg/kafka: the partition was to be given up, and no broker had confirmed the dead letter; its record comes again")
+var errUnconfirmed = errors.New("stetmsg/kafka: the partition was revoked before a broker confirmed the dead letter; its record will be delivered again")

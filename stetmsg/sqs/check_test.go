@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/sqs"
 )
 
-func TestMessagesThatSQSTakesFromNobodyAreRefused(t *testing.T) {
+func TestCheckRefusesInvalidMessages(t *testing.T) {
 	with := func(name, value string) stet.Message {
 		return stet.Message{To: "q", Body: []byte("x"), Header: map[string]string{name: value}}
 	}

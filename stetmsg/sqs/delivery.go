@@ -25,8 +25,7 @@ type delivery struct {
 // Deliveries implements stetmsg.Delivery.
 func (d *delivery) Deliveries() int { return Deliveries(d.m) }
 
-// Deliveries is how often SQS has handed a message over, as far as it knows; 0
-// if it does not say.
+// Deliveries is how often SQS has delivered a message, approximately; 0 if it is unknown.
 func Deliveries(m types.Message) int {
 	n, _ := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
 	return max(n, 0)

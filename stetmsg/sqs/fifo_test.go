@@ -24,7 +24,7 @@ import (
 
 // A message that fails again and again is in front of others of its group, which
 // fail once. In a transaction attempts are counted by what SQS has passed.
-func TestPoisonMessageUsesUpNoAttemptsOfItsGroup(t *testing.T) {
+func TestFailingMessageUsesNoAttemptsOfItsGroup(t *testing.T) {
 	f := newFixture(t)
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})
 	if err != nil {
@@ -72,7 +72,7 @@ func TestPoisonMessageUsesUpNoAttemptsOfItsGroup(t *testing.T) {
 	}
 }
 
-func TestBatchOfAFIFOQueueLeavesAttemptsToTheRedrivePolicy(t *testing.T) {
+func TestBatchOfAFIFOQueueIgnoresMaxAttempts(t *testing.T) {
 	f := newFixture(t)
 	var got []stetmsg.Decision
 	c, err := stetmsg.New(f.engine, stetmsg.Options[types.Message]{
@@ -94,7 +94,7 @@ func TestBatchOfAFIFOQueueLeavesAttemptsToTheRedrivePolicy(t *testing.T) {
 
 // A FIFO queue drops what comes with a deduplication ID that it has seen in the
 // last five minutes, and says that it took it.
-func TestMessageThatIsPutBackHasADeadLetterOfItsOwn(t *testing.T) {
+func TestRedrivenFIFOMessageHasAnotherDeadLetter(t *testing.T) {
 	f := newFixture(t)
 	never := func(context.Context, string) error { return errors.New("it cannot be") }
 	for n := 1; n <= 2; n++ {
@@ -106,7 +106,7 @@ func TestMessageThatIsPutBackHasADeadLetterOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestDeadLetterNearTheLimitIsKept(t *testing.T) {
+func TestDeadLetterNearTheSizeLimitIsStored(t *testing.T) {
 	f := newFixture(t)
 	for n, room := range []int{0, len("stet-reason") + 20, 500} {
 		f.mu.Lock()
@@ -130,7 +130,7 @@ func TestDeadLetterNearTheLimitIsKept(t *testing.T) {
 
 // What was received is kept in sight, and so is received once, however long others
 // take.
-func TestNoMoreIsReceivedThanIsKeptInSight(t *testing.T) {
+func TestReceivedMessagesAreExtended(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, group := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -161,7 +161,7 @@ func TestNoMoreIsReceivedThanIsKeptInSight(t *testing.T) {
 }
 
 // A handler that ends its goroutine has not handled its message.
-func TestBatchDoesNotLoseWhatAHandlerLeftByGoexit(t *testing.T) {
+func TestBatchReturnsMessagesAfterGoexit(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(func(context.Context, string) error {
 		runtime.Goexit()

@@ -40,7 +40,7 @@ func Publisher(client API) stetmsg.Publish {
 				in.MessageDeduplicationId = aws.String(m.ID)
 				in.MessageGroupId = aws.String(m.Key)
 				if m.Key == "" {
-					in.MessageGroupId = aws.String(m.ID) // in order with no other
+					in.MessageGroupId = aws.String(m.ID) // in order with no other message
 				}
 			}
 			if _, err := client.SendMessage(ctx, in); err != nil {

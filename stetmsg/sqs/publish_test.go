@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/sqs"
 )
 
-func TestPublishedMessageIsSentWithItsID(t *testing.T) {
+func TestPublishedMessageHasItsID(t *testing.T) {
 	f := newFixture(t)
 	plain, fifo := "http://sqs/shipped", "http://sqs/shipped.fifo"
 	err := sqs.Publisher(f.client)(t.Context(), []stet.Message{
@@ -32,7 +32,7 @@ func TestPublishedMessageIsSentWithItsID(t *testing.T) {
 	}
 }
 
-func TestNothingOvertakesAMessageThatWasNotSent(t *testing.T) {
+func TestNoMessageOvertakesAFailedOne(t *testing.T) {
 	f := newFixture(t)
 	f.refused = "second"
 	fifo := "http://sqs/shipped.fifo"

@@ -35,7 +35,7 @@ func (s *silent) DeleteMessage(context.Context, *awssqs.DeleteMessageInput, ...f
 	return &awssqs.DeleteMessageOutput{}, nil
 }
 
-func TestCallThatIsNeverAnsweredStopsNeitherTheQueueNorTheEnd(t *testing.T) {
+func TestUnansweredCallDelaysNeitherTheQueueNorShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 		if err != nil {

@@ -7,7 +7,7 @@
 //
 // In a FIFO queue (its name ends in .fifo) the messages of a group are handled one after the
 // other, and received one by one: SQS counts all messages of a batch as received, so messages
-// behind one that must wait would use up their attempts without a run.
+// behind a waiting one would use up their attempts without a run.
 //
 // If AWS Lambda receives the messages, see Batch. The tests run against a small stand-in with
 // SQS's protocol.
@@ -38,8 +38,7 @@ const (
 )
 
 const (
-	// DefaultVisibility is how long a message stays in flight without a sign of
-	// life.
+	// DefaultVisibility is the default of Options.Visibility.
 	DefaultVisibility = 60 * time.Second
 	// MaxVisibility is SQS's limit, and so of how long a message waits.
 	MaxVisibility = 12 * time.Hour
@@ -63,8 +62,7 @@ type Options struct {
 	Client             API
 	QueueURL           string
 	DeadLetterQueueURL string // of a FIFO queue a FIFO queue
-	// Visibility is how long a message stays in flight without a sign of life,
-	// one of which is given at each third of it. 3 s to MaxVisibility. Default
+	// Visibility is the visibility timeout. It is extended at each third of it. 3 s to MaxVisibility. Default
 	// DefaultVisibility.
 	Visibility time.Duration
 	// Prefetch is how many messages are in flight at most. Default: twice the
@@ -74,7 +72,7 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// Receiver hands the messages of a queue to a consumer.
+// Receiver passes the messages of a queue to a consumer.
 type Receiver struct {
 	consumer *stetmsg.Consumer[types.Message]
 	o        Options
@@ -91,7 +89,7 @@ func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error
 	case o.Client == nil || o.QueueURL == "" || o.DeadLetterQueueURL == "":
 		return nil, misuse.Errorf("stetmsg/sqs: Options need a Client, a QueueURL and a DeadLetterQueueURL")
 	case o.QueueURL == o.DeadLetterQueueURL:
-		return nil, misuse.Errorf("stetmsg/sqs: Options.DeadLetterQueueURL is the QueueURL: dead letters would come again and again")
+		return nil, misuse.Errorf("stetmsg/sqs: Options.DeadLetterQueueURL is the QueueURL: dead letters would be received again")
 	case fifo(o.QueueURL) != fifo(o.DeadLetterQueueURL):
 		return nil, misuse.Errorf("stetmsg/sqs: Options: the queue and the dead-letter queue must both be FIFO queues, or neither")
 	case o.Visibility < 3*time.Second || o.Visibility > MaxVisibility:
@@ -157,13 +155,13 @@ func (r *Receiver) receive(ctx context.Context, pool *receiver.Pool, most int) e
 	return nil
 }
 
-// seconds rounds up, as a message is not to come before its time.
+// seconds rounds up, because a message must not be delivered early.
 func seconds(d time.Duration) int32 {
 	return int32((max(0, min(d, MaxVisibility)) + time.Second - 1) / time.Second)
 }
 
-// Envelope is how an identity sees a message: by its attributes, and by the
-// system attributes MessageDeduplicationId, MessageGroupId and their like.
+// Envelope returns the attributes of a message, and its system attributes such as
+// MessageDeduplicationId.
 func Envelope(m types.Message) stetmsg.Envelope {
 	get := func(name string) (string, bool) {
 		if a, ok := m.MessageAttributes[name]; ok && a.StringValue != nil {

@@ -122,7 +122,7 @@ func (f *fixture) receive(c *stetmsg.Consumer[types.Message], o sqs.Options) {
 
 func ok(context.Context, string) error { return nil }
 
-func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
+func TestMessageDeliveredFiveTimesIsHandledOnce(t *testing.T) {
 	f := newFixture(t)
 	f.send("q", "", "1", "1", "2", "1", "1", "1")
 	f.run("q", "dead", 0, ok)
@@ -132,7 +132,7 @@ func TestMessageThatComesFiveTimesIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestMessageComesBackNotBeforeItsTimeAndOthersAreDeadLettered(t *testing.T) {
+func TestRetryWaitsAndFailuresAreDeadLettered(t *testing.T) {
 	f := newFixture(t)
 	var at []time.Time
 	f.send("q", "", "later", "bad", "")
@@ -158,7 +158,7 @@ func TestMessageComesBackNotBeforeItsTimeAndOthersAreDeadLettered(t *testing.T) 
 	}
 }
 
-func TestGroupKeepsItsOrderThroughARetryAndOthersPassIt(t *testing.T) {
+func TestGroupKeepsItsOrderDuringARetry(t *testing.T) {
 	f := newFixture(t)
 	closed := true
 	f.send("q.fifo", "g", "a", "b", "c")
@@ -176,7 +176,7 @@ func TestGroupKeepsItsOrderThroughARetryAndOthersPassIt(t *testing.T) {
 	}
 }
 
-func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
+func TestLongHandlerExtendsItsMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.send("q", "", "1")
@@ -195,7 +195,7 @@ func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
 	}
 }
 
-func TestBatchFailsMessageByMessage(t *testing.T) {
+func TestBatchReturnsFailedMessages(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(func(_ context.Context, key string) error {
 		if key == "later" {
@@ -219,7 +219,7 @@ func TestBatchFailsMessageByMessage(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(ok)
 	for i, o := range []sqs.Options{{}, {Client: f.client, QueueURL: "q"}, {Client: f.client, QueueURL: "q", DeadLetterQueueURL: "q"}, {Client: f.client, QueueURL: "q.fifo", DeadLetterQueueURL: "d"},

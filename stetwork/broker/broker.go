@@ -39,19 +39,19 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// body is what a message says.
+// body is the body of a message.
 type body struct {
 	ID    string `json:"id"` // in hexadecimal
 	Class string `json:"class,omitempty"`
 	Name  string `json:"name"`
 }
 
-// NewQueue returns a queue that publishes each operation as a message to where to
-// says: a topic, a subject, a routing key. Wrong wiring is an error of kind
+// NewQueue returns a queue that publishes each operation as a message to the destination that to
+// returns: a topic, a subject, a routing key. Wrong wiring is an error of kind
 // stet.KindInvalid.
 func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queue, error) {
 	if publish == nil || to == nil {
-		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and one that returns the destination")
+		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and a function that returns the destination")
 	}
 	return stetwork.QueueFunc(func(ctx context.Context, items []stet.Item) error {
 		messages := make([]stet.Message, len(items))
@@ -61,8 +61,8 @@ func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queu
 				return err
 			}
 			messages[i] = stet.Message{
-				// Not the operation's: a broker that drops repetitions would drop
-				// its next attempt.
+				// Not the operation's: a broker that drops duplicates would drop the
+				// next attempt.
 				ID: stet.NewKey(),
 				To: to(it), Key: it.ID.String(), Header: map[string]string{"content-type": "application/json"}, Body: b}
 		}
@@ -77,9 +77,9 @@ type ConsumerOptions struct {
 	ErrorLog *slog.Logger // see Observe
 }
 
-// NewConsumer returns a consumer that has a worker run what messages of a Queue ask
-// for, as many at a time as the worker runs. It is for the receiver of a broker's
-// package, which has the envelope function, too. Wrong wiring is an error of kind
+// NewConsumer returns a consumer for the messages of a Queue. A worker runs their operations, up
+// to its Concurrency at a time. The packages of the brokers have the receiver and the envelope
+// function. Wrong wiring is an error of kind
 // stet.KindInvalid.
 func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o ConsumerOptions) (*stetmsg.Consumer[M], error) {
 	if w == nil || envelope == nil {
@@ -123,7 +123,7 @@ func item(b []byte) (stet.Item, error) {
 	}
 	id, err := store.ParseID(m.ID)
 	if err != nil || m.Name == "" || len(m.Name) > store.MaxName {
-		return stet.Item{}, errors.New("stetwork/broker: the message names no operation")
+		return stet.Item{}, errors.New("stetwork/broker: the message has no operation")
 	}
 	return stet.Item{ID: id, Class: m.Class, Name: m.Name}, nil
 }

@@ -181,7 +181,7 @@ func TestKafkaCarriesOperations(t *testing.T) {
 	b.everyOperationEndsOnce()
 }
 
-func TestOperationWithoutAHandlerHoldsUpNoPartition(t *testing.T) {
+func TestOperationWithoutAHandlerDelaysNoPartition(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "work"), kfake.SeedTopics(1, "dead"))
 	must(t, err)
 	t.Cleanup(cluster.Close)
@@ -210,7 +210,7 @@ func TestOperationWithoutAHandlerHoldsUpNoPartition(t *testing.T) {
 	}
 }
 
-func TestBrokerThatIsDownHoldsUpNothingButTime(t *testing.T) {
+func TestOperationsRunAfterABrokerOutage(t *testing.T) {
 	var b *bench
 	down := 5
 	b = newBench(t, func(_ context.Context, messages []stet.Message) error {
@@ -257,7 +257,7 @@ func TestOnlyMessagesThatNameNoOperationAreDeadLettered(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsRefused(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	_, noPublish := broker.NewQueue(nil, func(stet.Item) string { return "" })
 	_, noWorker := broker.NewConsumer(nil, amqp.Envelope, broker.ConsumerOptions{})
 	for name, err := range map[string]error{"no publish": noPublish, "no worker": noWorker} {

@@ -48,13 +48,13 @@ import (
 const Kind = "stet"
 
 const (
-	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be looked at
+	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be read
 	unknownPause = 30 * time.Second // and for an operation without a handler in this process
 	maxSnoozes   = 20               // of such a job
 	margin       = time.Minute      // of a job, beyond its run: to wait for its turn, and to store its end
 )
 
-// Args are a job's arguments: which accepted operation must be run.
+// Args are the arguments of a job: an accepted operation.
 type Args struct {
 	ID    string `json:"id"` // in hexadecimal
 	Class string `json:"class,omitempty"`
@@ -69,7 +69,7 @@ func argsOf(it stet.Item) Args { return Args{ID: it.ID.String(), Class: it.Class
 func (a Args) item() (stet.Item, error) {
 	id, err := store.ParseID(a.ID)
 	if err != nil {
-		return stet.Item{}, errors.New("stetwork/river: the job names no operation")
+		return stet.Item{}, errors.New("stetwork/river: the job has no operation")
 	}
 	return stet.Item{ID: id, Class: a.Class, Name: a.Name}, nil
 }
@@ -83,7 +83,7 @@ func AddWorker(workers *river.Workers, w *stetwork.Worker) error {
 	return river.AddWorkerSafely(workers, &worker{w: w})
 }
 
-// worker is what River knows.
+// worker is the worker that River calls.
 type worker struct {
 	river.WorkerDefaults[Args]
 	w *stetwork.Worker
@@ -148,8 +148,7 @@ type Queue[Tx any] struct {
 	o      Options
 }
 
-// New returns a queue that inserts jobs with client, which may be one that only
-// inserts. Wrong options are errors of kind stet.KindInvalid.
+// New returns a queue that inserts jobs with client, which need not run any. Wrong options are errors of kind stet.KindInvalid.
 func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
 	if client == nil {
 		return nil, misuse.Errorf("stetwork/river: New needs a client of River's")

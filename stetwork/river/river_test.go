@@ -178,7 +178,7 @@ func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 	}
 }
 
-func TestOrderThatIsRolledBackLeavesNeitherOperationNorJob(t *testing.T) {
+func TestRollbackRemovesOperationAndJob(t *testing.T) {
 	b := newBench(t, time.Hour)
 	st, err := b.order("ship", "Emma", errBroken)
 	if !errors.Is(err, errBroken) {
@@ -212,7 +212,7 @@ func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 	}
 }
 
-func TestLostJobIsHandedOutAgain(t *testing.T) {
+func TestLostJobIsInsertedAgain(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond)
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	st, err := b.order("ship", "Emma", nil)
@@ -223,7 +223,7 @@ func TestLostJobIsHandedOutAgain(t *testing.T) {
 	b.await(st.Record.ID, store.Completed)
 }
 
-func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
+func TestJobWaitsForAProcessWithItsHandler(t *testing.T) {
 	b := newBench(t, time.Hour)
 	var ran atomic.Int64
 	must(t, stetwork.Handle(b.worker, "bill", func(context.Context, parcel) (receipt, error) { ran.Add(1); return receipt{}, nil }))
@@ -242,7 +242,7 @@ func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
 }
 
 // The operation is not lost by that: it gets another job.
-func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
+func TestJobWithoutAHandlerIsCancelled(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.Handle(b.worker, "bill", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
 	last, err := b.order("ship", "Emma", nil)
@@ -269,7 +269,7 @@ func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
 	}
 }
 
-func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
+func TestJobAndAcceptanceAreOneCommit(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	work, err := stetwork.NewWork("ship", parcel{"Emma"})
@@ -313,7 +313,7 @@ func TestJobOfAKilledProcessIsRescued(t *testing.T) {
 	b.await(st.Record.ID, store.Completed)
 }
 
-func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
+func TestJobWithoutAnOperationIsCancelled(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	_, err := b.pool.Exec(t.Context(), `INSERT INTO river_job (args, kind, max_attempts) VALUES ('{"id":"no"}', 'stet', 25)`)
@@ -326,7 +326,7 @@ func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
 	}
 }
 
-func TestWrongWiringIsRefused(t *testing.T) {
+func TestWrongOptionsAreErrors(t *testing.T) {
 	_, noClient := stetriver.New[pgx.Tx](nil, stetriver.Options{})
 	client, err := river.NewClient(riverpgxv5.New(nil), &river.Config{})
 	must(t, err)
@@ -343,7 +343,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 
 // A job that comes before its operation may run, by another clock, is done with and does
 // nothing.
-func TestDelayedOperationDoesNotWaitForAJobThatCameTooEarly(t *testing.T) {
+func TestDelayedOperationRunsDespiteAnEarlyJob(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	work, err := stetwork.NewWork("ship", parcel{"Emma"})
