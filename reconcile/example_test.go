@@ -17,7 +17,7 @@ func Example() {
 	ctx := context.Background()
 	charges := map[string]string{"order 1042": "charge 7"} // the processor's books
 	verify := func(_ context.Context, st stet.Status) (stet.Resolution, error) {
-		if st.Op.Ref == "" { // what is not found by nothing may have happened
+		if st.Op.Ref == "" { // without a reference the verifier cannot search
 			return stet.CannotKnow(), nil
 		}
 		charge, ok := charges[st.Op.Ref]

@@ -19,7 +19,7 @@ import (
 )
 
 // records is how many records the processes find; make reconcile says 100,000.
-var records = flag.Int("records", 1000, "how many records nobody knows about")
+var records = flag.Int("records", 1000, "number of unknown records")
 
 const processes = 4
 
@@ -35,7 +35,7 @@ func resolveMany(t *testing.T, kind, where string) {
 	st, closeStore, err := openStore(ctx, kind, where)
 	must(t, err)
 	defer closeStore()
-	park(t, st, *records)
+	fill(t, st, *records)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
@@ -53,7 +53,7 @@ func resolveMany(t *testing.T, kind, where string) {
 		_, err := c.Write([]byte{1})
 		must(t, err)
 	}
-	verdicts := make(map[store.ID]int, *records) // how often each was carried out
+	resolutions := make(map[store.ID]int, *records) // how often each was carried out
 	asked, said := 0, 0
 	for _, c := range conns {
 		var m member
@@ -65,7 +65,7 @@ func resolveMany(t *testing.T, kind, where string) {
 		for text, n := range m.Resolutions {
 			id, err := store.ParseID(text)
 			must(t, err)
-			verdicts[id] += n
+			resolutions[id] += n
 		}
 	}
 	took := time.Since(began)
@@ -75,16 +75,16 @@ func resolveMany(t *testing.T, kind, where string) {
 		rec, err := st.Read(ctx, id)
 		must(t, err)
 		n[rec.State]++
-		want := verdict(id).State()
+		want := resolutionOf(id).State()
 		if rec.State != want || rec.Attempt != 1 {
 			t.Fatalf("%d is %v, attempt %d; want %v", i, rec.State, rec.Attempt, want)
 		}
-		if result, _ := json.Marshal(id.String()); want == store.Completed && !bytes.Equal(rec.Result.Body, result) || (want == store.Unknown) != (verdicts[id] == 0) {
-			t.Fatalf("%d was resolved %d times, with the result %.80q", i, verdicts[id], rec.Result.Body)
+		if result, _ := json.Marshal(id.String()); want == store.Completed && !bytes.Equal(rec.Result.Body, result) || (want == store.Unknown) != (resolutions[id] == 0) {
+			t.Fatalf("%d was resolved %d times, with the result %.80q", i, resolutions[id], rec.Result.Body)
 		}
 	}
 	repeated := 0
-	for _, n := range verdicts {
+	for _, n := range resolutions {
 		repeated += n - 1
 	}
 	t.Logf("%d records in %v by %d processes: %v; asked %d times, %d resolutions carried out, of which %d found the same one standing",
@@ -92,7 +92,7 @@ func resolveMany(t *testing.T, kind, where string) {
 }
 
 // resolution answers in three ways, always the same for one record.
-func verdict(id store.ID) stet.Resolution {
+func resolutionOf(id store.ID) stet.Resolution {
 	switch id[31] % 3 {
 	case 0:
 		result, _ := json.Marshal(id.String())
@@ -106,8 +106,8 @@ func verdict(id store.ID) stet.Resolution {
 
 func number(i int) store.ID { return store.Digest("", "shop", fmt.Sprint(i)) }
 
-// park fills a store with records whose runs have died.
-func park(t *testing.T, s store.Store, n int) {
+// fill adds expired runs to a store.
+func fill(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	next := make(chan int)
 	var wg sync.WaitGroup
@@ -132,9 +132,9 @@ func park(t *testing.T, s store.Store, n int) {
 	if !ok {
 		t.Fatalf("%T does not sweep", s)
 	}
-	for parked := 0; parked < n; {
+	for marked := 0; marked < n; {
 		swept, err := sweeper.Sweep(ctx, 1000)
 		must(t, err)
-		parked += swept.MarkedUnknown
+		marked += swept.MarkedUnknown
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// What a process of the load is told.
+// Environment of a process of the load test.
 const (
 	memberEnv = "STET_RECONCILE_PARENT" // where it says that it is ready, hears when to begin, and reports
 	kindEnv   = "STET_RECONCILE_STORE"
@@ -86,7 +86,7 @@ func (m *member) resolve(ctx context.Context, parent net.Conn) error {
 	r, err := reconcile.New(e, reconcile.Options{Rate: -1, Concurrency: 16, ErrorLog: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			asked.Add(1)
-			return verdict(st.Record.ID), nil
+			return resolutionOf(st.Record.ID), nil
 		}})
 	if err != nil {
 		return err

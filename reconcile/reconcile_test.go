@@ -62,8 +62,8 @@ func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
 
 func (b *bench) op(key, class string) stet.Op { return stet.Op{Scope: "shop", Key: key, Class: class} }
 
-// marked unknown returns an operation of which nobody knows what became.
-func (b *bench) parked(key, class string) store.ID {
+// unknown returns an operation with an unknown outcome.
+func (b *bench) unknown(key, class string) store.ID {
 	b.t.Helper()
 	run, err := b.engine.Begin(ctx, b.op(key, class))
 	must(b.t, err)
@@ -71,7 +71,7 @@ func (b *bench) parked(key, class string) store.ID {
 	return run.ID()
 }
 
-// lapsed returns an operation whose owner is no more.
+// lapsed returns an operation with an expired lease.
 func (b *bench) lapsed(key string) store.ID {
 	b.t.Helper()
 	id := b.engine.ID("shop", key)
@@ -129,7 +129,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// says is a verifier with one answer.
+// says is a verifier with one resolution.
 func says(v stet.Resolution) func(context.Context, stet.Status) (stet.Resolution, error) {
 	return func(context.Context, stet.Status) (stet.Resolution, error) { return v, nil }
 }
@@ -139,12 +139,12 @@ var happened = stet.ItHappened(stet.Outcome{Body: []byte(`"shipped"`)})
 func TestResolutionsAreStored(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		lapsed := b.lapsed("lapsed")
-		did, didNot, unknown := b.parked("did", ""), b.parked("did not", ""), b.parked("unknown", "")
-		waits, failed := b.taken("waits", ""), b.parked("failed", "")
-		verdicts := map[store.ID]stet.Resolution{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
+		did, didNot, unknown := b.unknown("did", ""), b.unknown("did not", ""), b.unknown("unknown", "")
+		waits, failed := b.taken("waits", ""), b.unknown("failed", "")
+		resolutions := map[store.ID]stet.Resolution{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
 			failed: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)})}
 		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
-			return verdicts[st.Record.ID], nil
+			return resolutions[st.Record.ID], nil
 		}})
 		b.is(lapsed, store.Completed)
 		b.is(did, store.Completed)
@@ -191,7 +191,7 @@ func TestRunningAndSettledRecordsAreUnchanged(t *testing.T) {
 
 func TestResolutionOfAChangedRecordIsRefused(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {
 			// While the processor is asked, an operator is faster, and a retry runs.
 			must(t, b.engine.Resolve(ctx, st.Record, "", stet.ItDidNotHappen()))
@@ -209,7 +209,7 @@ func TestResolutionOfAChangedRecordIsRefused(t *testing.T) {
 
 func TestFailedVerifierLeavesTheRecord(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		b.events = nil
 		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			return happened, errors.New("the processor is down")
@@ -223,7 +223,7 @@ func TestFailedVerifierLeavesTheRecord(t *testing.T) {
 
 func TestVerifyTimeoutEndsTheVerifier(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{VerifyTimeout: time.Minute}}, func(t *testing.T, b *bench) {
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		began := time.Now()
 		b.pass(reconcile.Options{Verify: func(ctx context.Context, _ stet.Status) (stet.Resolution, error) {
 			<-ctx.Done()
@@ -245,13 +245,13 @@ func TestPolicyStaleResolvesUnknownRecords(t *testing.T) {
 		return happened, nil
 	}
 	o := stet.Options{Classes: map[string]stet.Policy{
-		"again": {Stale: stet.MayRunAgain()}, "fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "park": {Stale: stet.CannotKnow()}, "verify": {Verify: verify, Stale: stet.ItHappened(stet.Outcome{Failed: true})},
+		"again": {Stale: stet.MayRunAgain()}, "fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "unknown": {Stale: stet.CannotKnow()}, "verify": {Verify: verify, Stale: stet.ItHappened(stet.Outcome{Failed: true})},
 	}}
 	type states struct{ sync, named, accepted store.State }
 	decides := func(class string, byRef bool, want states) {
 		t.Run(class, func(t *testing.T) {
 			inMemory(t, o, func(t *testing.T, b *bench) {
-				direct, accepted := b.parked("direct", class), b.taken("accepted", class)
+				direct, accepted := b.unknown("direct", class), b.taken("accepted", class)
 				op := b.op("named", class)
 				op.Name, op.Ref = "POST /orders", "order 7"
 				named, err := b.engine.Begin(ctx, op)
@@ -273,7 +273,7 @@ func TestPolicyStaleResolvesUnknownRecords(t *testing.T) {
 	for _, byRef := range []bool{false, true} {
 		decides("again", byRef, states{store.Retryable, store.Retryable, store.Accepted})
 		decides("fail", byRef, states{store.Failed, store.Failed, store.Failed})
-		decides("park", byRef, states{store.Unknown, store.Unknown, store.Unknown})
+		decides("unknown", byRef, states{store.Unknown, store.Unknown, store.Unknown})
 	}
 	// A record with neither key nor reference is left unknown, whatever Policy.Stale says.
 	decides("verify", true, states{store.Unknown, store.Completed, store.Completed})
@@ -282,7 +282,7 @@ func TestPolicyStaleResolvesUnknownRecords(t *testing.T) {
 
 func TestStaleFailureIsStoredAsATimeout(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
-		b.parked("a", "")
+		b.unknown("a", "")
 		b.pass(reconcile.Options{})
 		_, err := stet.Do(ctx, b.engine, b.op("a", ""), func(context.Context) (int, error) { return 0, nil })
 		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted {
@@ -324,7 +324,7 @@ func TestAcceptedForFailsOldOperationsOfStaleFailures(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
-		ids := []store.ID{b.lapsed("a"), b.parked("b", ""), b.taken("c", "")}
+		ids := []store.ID{b.lapsed("a"), b.unknown("b", ""), b.taken("c", "")}
 		before := []store.Record{b.record(ids[0]), b.record(ids[1]), b.record(ids[2])}
 		b.events = nil
 		var stages []reconcile.Stage
@@ -348,7 +348,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 
 func TestFailedAuditPreventsTheResolution(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		full := true
 		var entries []reconcile.Entry
 		o := reconcile.Options{Verify: says(happened), Audit: func(_ context.Context, e reconcile.Entry) error {
@@ -374,7 +374,7 @@ func TestFailedAuditPreventsTheResolution(t *testing.T) {
 func TestRateAndConcurrencyAreBounded(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		for i := range 50 {
-			b.parked(strconv.Itoa(i), "")
+			b.unknown(strconv.Itoa(i), "")
 		}
 		var at, most atomic.Int64
 		began := time.Now()
@@ -400,18 +400,18 @@ func TestPassReadsOnlySelectedRecords(t *testing.T) {
 		other, err := b.engine.Begin(ctx, stet.Op{Scope: "bank", Key: "a"})
 		must(t, err)
 		must(t, other.MarkUnknown(ctx))
-		b.parked("old", "")
+		b.unknown("old", "")
 		time.Sleep(time.Hour)
-		b.parked("young", "")
+		b.unknown("young", "")
 		for name, c := range map[string]struct {
 			o    reconcile.Options
 			want int
 		}{
-			"all":    {reconcile.Options{}, 3},
-			"scope":  {reconcile.Options{Scope: store.DigestScope("", "shop")}, 2},
-			"older":  {reconcile.Options{OlderThan: time.Minute}, 2},
-			"parked": {reconcile.Options{UnknownOnly: true}, 3},
-			"select": {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
+			"all":          {reconcile.Options{}, 3},
+			"scope":        {reconcile.Options{Scope: store.DigestScope("", "shop")}, 2},
+			"older":        {reconcile.Options{OlderThan: time.Minute}, 2},
+			"unknown only": {reconcile.Options{UnknownOnly: true}, 3},
+			"select":       {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
 		} {
 			if got := b.pass(c.o); got.Left != c.want {
 				t.Errorf("%s: %+v", name, got)
@@ -422,7 +422,7 @@ func TestPassReadsOnlySelectedRecords(t *testing.T) {
 
 func TestPassEndsWithItsContext(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
-		ids := []store.ID{b.parked("a", ""), b.parked("b", "")}
+		ids := []store.ID{b.unknown("a", ""), b.unknown("b", "")}
 		ctx, cancel := context.WithCancel(ctx)
 		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
 			cancel()
@@ -441,7 +441,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 
 func TestRunRepeatsPasses(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		ctx, cancel := context.WithCancel(ctx)
 		asked := 0
 		r, err := reconcile.New(b.engine, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Resolution, error) {
@@ -473,7 +473,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		id := b.parked("a", "")
+		id := b.unknown("a", "")
 		if got := b.pass(reconcile.Options{Class: func(store.Record) string { return "nowhere" }}); got.Errors != 1 {
 			t.Errorf("%+v", got)
 		}

@@ -117,7 +117,7 @@ func insert(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
 	return []byte("inserted"), err
 }
 
-// wants fails the test unless the decision is the one that is wanted.
+// wants compares a decision.
 func wants(t *testing.T, d stetmsg.Decision, a stetmsg.Action, r stetmsg.Reason) {
 	t.Helper()
 	if d.Action != a || d.Reason != r {
@@ -125,24 +125,24 @@ func wants(t *testing.T, d stetmsg.Decision, a stetmsg.Action, r stetmsg.Reason)
 	}
 }
 
-// delivery is a broker's side of a message, which keeps what it is told.
+// delivery records the calls of a broker.
 type delivery struct {
 	n     int
 	every time.Duration
-	on    func() // called before anything is noted
+	on    func() // called before each call is recorded
 
 	mu    sync.Mutex
-	told  []string
+	calls []string
 	after time.Duration
 }
 
-func (d *delivery) note(what string) error {
+func (d *delivery) note(call string) error {
 	if d.on != nil {
 		d.on()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.told = append(d.told, what)
+	d.calls = append(d.calls, call)
 	return nil
 }
 

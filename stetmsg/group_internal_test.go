@@ -17,8 +17,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// TestOnlyWaitingMessagesAreGrouped: the first is handled
-// at once and alone; those that come in the meantime go together.
+// The first message is handled at once and alone. Messages that arrive during its run are grouped.
 func TestOnlyWaitingMessagesAreGrouped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -147,7 +146,7 @@ func TestMessagesOutsideOfGroupsAreLimited(t *testing.T) {
 	})
 }
 
-// deaf is a delivery of which the broker hears nothing.
+// deaf is a delivery without effect.
 type deaf struct{}
 
 func (deaf) Deliveries() int                            { return 1 }

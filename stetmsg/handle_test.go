@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,8 +14,11 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
 )
 
 func TestLongHandlerRenewsItsLeaseAndExtendsItsMessage(t *testing.T) {
@@ -27,8 +31,8 @@ func TestLongHandlerRenewsItsLeaseAndExtendsItsMessage(t *testing.T) {
 		d := &delivery{every: 7 * time.Second}
 		got, _ := c.Handle(ctx, order{ID: "1"}, d)
 		wants(t, got, stetmsg.Ack, stetmsg.Handled)
-		if len(d.told) != 9 || strings.Count(strings.Join(d.told, " "), "extend") != 8 {
-			t.Fatalf("the broker was told %v", d.told)
+		if len(d.calls) != 9 || strings.Count(strings.Join(d.calls, " "), "extend") != 8 {
+			t.Fatalf("the calls of the broker are %v", d.calls)
 		}
 	})
 }
@@ -52,7 +56,7 @@ func TestConcurrencyLimitsHandlersAndOthersAreExtended(t *testing.T) {
 		wg.Wait()
 		extended := 0
 		for _, d := range ds {
-			extended += len(d.told) - 1
+			extended += len(d.calls) - 1
 		}
 		if most.Load() != 2 || extended != 2*2+2*5+2*7-4 && extended < 20 {
 			t.Fatalf("%d at a time, extended %d times", most.Load(), extended)
@@ -76,11 +80,11 @@ func TestShutdownFinishesRunsAndReleasesOtherMessages(t *testing.T) {
 		synctest.Wait()
 		stop()
 		wg.Wait()
-		if begun.told[0] != "ack" || waiting.told[0] != "retry" || waiting.after != 0 {
-			t.Fatal(begun.told, waiting.told, waiting.after)
+		if begun.calls[0] != "ack" || waiting.calls[0] != "retry" || waiting.after != 0 {
+			t.Fatal(begun.calls, waiting.calls, waiting.after)
 		}
 		if b.state("waiting") != store.None {
-			t.Error("what was released has a record")
+			t.Error("a released message has a record")
 		}
 		c = b.consumer(func(context.Context, order) ([]byte, error) { panic("begun after the end") })
 		wants(t, c.Decide(ctx, order{ID: "late"}, 1), stetmsg.Retry, stetmsg.Stopped)
@@ -197,7 +201,7 @@ func TestMessageIsExtendedAfterAFailedExtension(t *testing.T) {
 		d := &taciturn{delivery: delivery{every: 7 * time.Second}}
 		got, _ := c.Handle(ctx, order{ID: "1"}, d)
 		wants(t, got, stetmsg.Ack, stetmsg.Handled)
-		if extended := strings.Count(strings.Join(d.told, " "), "extend"); extended < 6 {
+		if extended := strings.Count(strings.Join(d.calls, " "), "extend"); extended < 6 {
 			t.Fatalf("extended %d times", extended)
 		}
 	})
@@ -216,9 +220,38 @@ func TestMessageOfAHandlerWithGoexitIsDeliveredAgain(t *testing.T) {
 		_, _ = c.Handle(ctx, order{ID: "1"}, d)
 	}()
 	<-done
-	if len(d.told) != 1 || d.told[0] != "retry" || d.after <= 0 {
-		t.Fatalf("the broker was told %v, after %v", d.told, d.after)
+	if len(d.calls) != 1 || d.calls[0] != "retry" || d.after <= 0 {
+		t.Fatalf("the calls of the broker are %v, after %v", d.calls, d.after)
 	}
 	got, _ := c.Handle(ctx, order{ID: "1"}, d)
 	wants(t, got, stetmsg.DeadLetter, stetmsg.Failed)
+}
+
+func TestConcurrencyOfOne_HandlesInTheOrderReceived(t *testing.T) {
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+	o := options()
+	o.Concurrency = 1
+	var got []string
+	c, err := stetmsg.New(engine, o, func(_ context.Context, m order) ([]byte, error) {
+		got = append(got, m.ID)
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := receiver.NewPool(2, 1)
+	for i := range 2000 {
+		pool.Reserve(t.Context(), 1)
+		pool.Run(func() { _, _ = c.Handle(t.Context(), order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
+	}
+	pool.Await(t.Context(), 2) // Wait would run the waiting messages at once
+	pool.Wait()
+	for i, id := range got {
+		if id != strconv.Itoa(i) {
+			t.Fatalf("message %s came as number %d", id, i)
+		}
+	}
+	if len(got) != 2000 {
+		t.Fatalf("%d messages", len(got))
+	}
 }

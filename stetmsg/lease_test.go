@@ -26,12 +26,12 @@ func TestOutcomeIsDurableBeforeTheAcknowledgement(t *testing.T) {
 	d := &delivery{}
 	d.on = func() {
 		if s := b.state("1"); s != store.Completed {
-			t.Errorf("the record is %v when the broker is told", s)
+			t.Errorf("the record is %v at the call of the broker", s)
 		}
 	}
 	got, err := c.Handle(ctx, order{ID: "1"}, d)
-	if err != nil || len(d.told) != 1 || d.told[0] != "ack" {
-		t.Fatal(d.told, err)
+	if err != nil || len(d.calls) != 1 || d.calls[0] != "ack" {
+		t.Fatal(d.calls, err)
 	}
 	wants(t, got, stetmsg.Ack, stetmsg.Handled)
 }
@@ -65,8 +65,8 @@ func TestRunningElsewhereIsNeverAcknowledged(t *testing.T) {
 	d := &delivery{}
 	got, _ := c.Handle(ctx, order{ID: "1"}, d)
 	wants(t, got, stetmsg.Retry, stetmsg.InFlight)
-	if d.told[0] != "retry" || d.after < time.Second {
-		t.Fatalf("%v after %v", d.told, d.after)
+	if d.calls[0] != "retry" || d.after < time.Second {
+		t.Fatalf("%v after %v", d.calls, d.after)
 	}
 	if err := run.Settle(ctx, stet.Outcome{}); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestMessageOfAHandlerThatFailsOnceIsNotLost(t *testing.T) {
 }
 
 // Options.Retryable says that doing it twice has one effect, of errors that are marked, too:
-// only without it a doubt marks unknown the run.
+// without it the run becomes unknown.
 func TestRetryableOptionRunsAmbiguousErrorsAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		retryable func(error) bool
@@ -221,7 +221,7 @@ func TestUnknownIsVerifiedOrDeadLettered(t *testing.T) {
 		"it happened": {func(context.Context, stet.Status) (stet.Resolution, error) {
 			return stet.ItHappened(stet.Outcome{}), nil
 		}, stet.Resolution{}, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
-		"nobody can tell": {func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil },
+		"unknown": {func(context.Context, stet.Status) (stet.Resolution, error) { return stet.CannotKnow(), nil },
 			stet.Resolution{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
 		"the verifier is down": {func(context.Context, stet.Status) (stet.Resolution, error) {
 			return stet.Resolution{}, errors.New("down")
@@ -337,7 +337,7 @@ func (hurt) SettleTx(context.Context, bool, store.Claim, store.Settlement, store
 	return store.ErrDamaged
 }
 
-// It may never become readable: a message that is kept in hand until then holds up the
+// It may never become readable: a message that stays in flight until then delays the
 // others.
 func TestMessageWithAnUnreadableRecordIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -385,8 +385,8 @@ func TestMessageIsKeptWhileTheStoreIsDown(t *testing.T) {
 		time.Sleep(time.Hour)
 		down.Store(false)
 		wants(t, <-done, stetmsg.Ack, stetmsg.Handled)
-		if len(d.told) < 50 || d.told[0] != "extend" || d.told[len(d.told)-1] != "ack" {
-			t.Fatalf("the broker was told %v", d.told)
+		if len(d.calls) < 50 || d.calls[0] != "extend" || d.calls[len(d.calls)-1] != "ack" {
+			t.Fatalf("the calls of the broker are %v", d.calls)
 		}
 
 		down.Store(true)
@@ -413,8 +413,8 @@ func TestUnsettledRunIsNotAcknowledged(t *testing.T) {
 		d := &delivery{}
 		got, _ := c.Handle(ctx, order{ID: "1"}, d)
 		wants(t, got, stetmsg.Retry, stetmsg.Unsettled)
-		if len(d.told) != 1 || d.told[0] != "retry" {
-			t.Fatalf("the broker was told %v; want one retry", d.told)
+		if len(d.calls) != 1 || d.calls[0] != "retry" {
+			t.Fatalf("the calls of the broker are %v; want one retry", d.calls)
 		}
 	})
 }
@@ -434,4 +434,21 @@ func TestUnsettledExhaustionIsNoDeadLetter(t *testing.T) {
 		down = true
 		wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Retry, stetmsg.Unsettled)
 	})
+}
+
+// The record of a message that had no effect counts its attempts, so it keeps the
+// fingerprint, too. A producer whose body changes each time uses Identity.WithFingerprint.
+func TestMessageWithoutEffectKeepsItsFingerprint(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	fails := true
+	c := b.consumer(func(context.Context, order) ([]byte, error) {
+		if fails {
+			return nil, stet.Retryable(errors.New("busy"))
+		}
+		return nil, nil
+	})
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "sent at 1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+	fails = false
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "sent at 2"}, 1), stetmsg.DeadLetter, stetmsg.Mismatch)
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "sent at 1"}, 2), stetmsg.Ack, stetmsg.Handled)
 }

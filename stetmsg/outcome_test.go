@@ -156,7 +156,7 @@ func TestWaitingMessageIsReleasedAtShutdown(t *testing.T) {
 	})
 }
 
-// Neither does what is unknown become a dead letter while its verifier cannot be asked.
+// An unknown message does not become a dead letter while its verifier is unavailable.
 func TestUnknownMessageIsKeptWhileItsVerifierIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/stettest"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -80,7 +81,7 @@ func TestMessagesAreSentOnlyWithTheOutcome(t *testing.T) {
 		r := b.relay(out)
 		for name, end := range map[string]func(*stet.Run) error{
 			"released": func(*stet.Run) error { return stet.Retryable(errors.New("busy")) },
-			"parked":   func(run *stet.Run) error { run.Declare(stet.MayHaveExecuted, 0); return nil },
+			"unknown":  func(run *stet.Run) error { run.Declare(stet.MayHaveExecuted, 0); return nil },
 		} {
 			b.consumer(emitting(end)).Decide(t.Context(), order{ID: name}, 1)
 			if n, err := r.Once(t.Context()); n != 0 || err != nil || len(out.got) != 0 {
@@ -159,7 +160,7 @@ func (h *hanging) Publish(ctx context.Context, ms []stet.Message) error {
 	return nil
 }
 
-// relays has a relay send for a time what operations emit to destinations.
+// relays runs a relay for a time with messages to destinations.
 func (h *hanging) relays(t *testing.T, to map[string]int, within time.Duration) {
 	t.Helper()
 	b := inMemory(t, stet.Policy{})
@@ -234,7 +235,6 @@ func TestRelayWakesAndEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestTwoRelaysSendEachMessageOnceWhileNothingFails: repetitions are for failures.
 func TestTwoRelaysSendEachMessageOnceWhileNothingFails(t *testing.T) {
 	b, out := inMemory(t, stet.Policy{}), &outside{}
 	c := b.consumer(emitting(ok))
@@ -277,4 +277,60 @@ func TestRelayRefusesWrongOptions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A permanently refused message delays no other message, and is reported.
+func TestPermanentlyRefusedMessageIsReportedAndDelaysNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		unsent := make(map[store.ID]int)
+		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			if ev.Kind == observe.Unsent && ev.Err != nil {
+				unsent[ev.ID]++
+			}
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = engine.Close() }()
+		emit := func(key, body string) {
+			run, err := engine.Begin(t.Context(), stet.Op{Scope: "shop", Key: key})
+			if err == nil {
+				err = run.Emit(stet.Message{To: "orders", Body: []byte(body)})
+			}
+			if err == nil {
+				err = run.Settle(t.Context(), stet.Outcome{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := &outside{refuse: func(m stet.Message) bool { return string(m.Body) == "poison" }}
+		relay, err := stetmsg.NewRelay(engine, out.Publish, stetmsg.RelayOptions{ErrorLog: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- relay.Run(ctx) }()
+		emit("poison", "poison")
+		for i := range 20 {
+			emit(string(rune('a'+i)), "good")
+			time.Sleep(5 * time.Second)
+			if n := len(out.bodies()); n < i+1 {
+				t.Fatalf("%d messages of %d were sent", n, i+1)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if n := unsent[engine.ID("shop", "poison")]; len(unsent) != 1 || n < 3 || n > 10 || slices.Contains(out.bodies(), "poison") {
+			t.Errorf("seen: %v", unsent)
+		}
+	})
 }

@@ -20,7 +20,7 @@ func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.
 	d := &delivery{}
 	d.on = func() {
 		if n, state := effects(t, s), b.state("1"); n != 1 || state != store.Completed {
-			t.Errorf("%d effects, %v, when the broker is told", n, state)
+			t.Errorf("%d effects, %v, at the call of the broker", n, state)
 		}
 	}
 	for range 5 {
@@ -28,8 +28,8 @@ func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.
 			t.Fatal(err)
 		}
 	}
-	if n := effects(t, s); n != 1 || d.told[4] != "ack" {
-		t.Fatalf("%d effects, %v", n, d.told)
+	if n := effects(t, s); n != 1 || d.calls[4] != "ack" {
+		t.Fatalf("%d effects, %v", n, d.calls)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestMessageDeliveredTooOftenIsDeadLetteredAndNotSettled(t *testing.T) {
 		runs++
 		return insert(ctx, tx, m)
 	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
-	// It, or a message in hand with it, has killed every consumer.
+	// It, or another message, has crashed each consumer.
 	d := c.Decide(ctx, order{ID: "1"}, 3)
 	wants(t, d, stetmsg.DeadLetter, stetmsg.Exhausted)
 	if runs != 0 || b.state("1") != store.State(0) || d.Outcome.Failed || d.Outcome.Body != nil {

@@ -219,7 +219,7 @@ func TestOperationWithAnOpenStepIsNeverFailed(t *testing.T) {
 		b.runs()
 		id := b.accept("ship", "a")
 		st := b.await(id, store.Unknown)
-		// Somebody has it run again past the engine, and its attempts are used up.
+		// The store is changed without the engine, and the attempts are used up.
 		must(t, b.store.(store.WorkStore).Return(t.Context(), st.Record.Claim(), 0))
 		time.Sleep(time.Hour)
 		if st := b.status(id); st.Record.State != store.Unknown || st.Record.Attempt != 2 {

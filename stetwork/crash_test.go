@@ -100,7 +100,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 		}))
 }
 
-// inSteps has one effect outside of the store, one in it, and one that may be
+// inSteps has one effect outside of the store, another in it, and a third that may be
 // repeated.
 func (s *shop) inSteps(ctx context.Context, p parcel) (receipt, error) {
 	if _, err := stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return p.Book, s.write(p) }); err != nil {
@@ -125,7 +125,7 @@ func (s *shop) write(p parcel) error {
 func (s *shop) close() { _ = errors.Join(s.engine.Close(), s.store.Close()) }
 
 // dying is the process that is killed: it accepts operations, says so, and runs
-// what it finds, until it passes its point for the n-th time.
+// due operations, until it passes its point for the n-th time.
 func dying(plan string) error {
 	var dir, cycle string
 	var point fault.Point
@@ -210,17 +210,17 @@ func TestKillsLoseNoOperationAndRepeatNoEffect(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.worker.Run(ctx) }()
-	doubts := s.check(t, accepted)
+	unknown := s.check(t, accepted)
 	stop()
 	must(t, <-done)
-	t.Logf("%d operations, %d kills in %d cycles; %d of them stay unknown, as they must", len(accepted), kills, *cycles, doubts)
+	t.Logf("%d operations, %d kills in %d cycles; %d of them stay unknown, as they must", len(accepted), kills, *cycles, unknown)
 	if kills < *cycles/3 || len(accepted) == 0 {
 		t.Errorf("only %d kills, %d operations", kills, len(accepted))
 	}
 }
 
 // check waits until every operation has ended, and counts effects.
-func (s *shop) check(t *testing.T, accepted map[string]string) (doubts int) {
+func (s *shop) check(t *testing.T, accepted map[string]string) (unknown int) {
 	t.Helper()
 	settled := map[string]stet.Status{}
 	for key := range accepted {
@@ -247,12 +247,12 @@ func (s *shop) check(t *testing.T, accepted map[string]string) (doubts int) {
 		case lines > 1 || rows > 1:
 			t.Errorf("%s: %d lines, %d rows: an effect came twice", key, lines, rows)
 		case st.Record.State == store.Unknown:
-			doubts++
+			unknown++
 		case lines != want[0] || rows != want[1]:
 			t.Errorf("%s is %v with %d lines, %d rows; want %v", key, st.Record.State, lines, rows, want)
 		}
 	}
-	return doubts
+	return unknown
 }
 
 // repeats reports whether an unknown operation is run again without anybody's help.

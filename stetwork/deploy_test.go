@@ -119,7 +119,7 @@ func TestClosedEnginesUseNoAttempts(t *testing.T) {
 	})
 }
 
-// What ends by itself counts, as ever, whatever was interrupted before.
+// An attempt that ends by itself counts, also after interrupted ones.
 func TestAttemptsCountAfterInterruptions(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 3, Backoff: func(n int) time.Duration { return time.Duration(n) * time.Hour }}, stet.Policy{}, func(t *testing.T, b *bench) {
 		id := b.accept("ship", "Emma")

@@ -94,7 +94,7 @@ func TestRefusedItemDelaysNoOthers(t *testing.T) {
 						t.Errorf("it was passed %d times", n)
 					}
 					if st := b.status(poison); st.Record.State != store.Accepted {
-						t.Errorf("what was refused is %v", st.Record.State)
+						t.Errorf("the refused operation is %v", st.Record.State)
 					}
 				}
 			})

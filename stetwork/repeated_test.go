@@ -30,7 +30,7 @@ const (
 	lease = 30 * time.Second // the default of stet.Policy
 )
 
-// dies takes the operation, as a worker does, and is never heard of again.
+// dies takes the operation as a worker does, and then stops.
 func dies(t *testing.T, s store.Store, id store.ID, name string, repeatable bool) *stet.Lease {
 	t.Helper()
 	e, err := stet.New(s, stet.Options{SweepEvery: -1})
@@ -135,8 +135,8 @@ func TestOpenStep_KeepsAnExpiredRunFromBeingRepeated(t *testing.T) {
 	})
 }
 
-// An item is believed no further than its ID: what it names may be repeated, what it
-// is about may not.
+// Only the ID of an item is trusted. Its name has an idempotent handler; the name in the record
+// has not.
 func TestForgedItemDoesNotMakeARunRepeatable(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
@@ -150,7 +150,7 @@ func TestForgedItemDoesNotMakeARunRepeatable(t *testing.T) {
 		did := make(chan error, 1)
 		go func() { did <- b.worker.Do(context.Background(), stet.Item{ID: id, Name: "ship"}) }()
 		<-began
-		must(t, b.engine.Close()) // nobody renews its lease
+		must(t, b.engine.Close()) // its lease is not renewed
 		must(t, <-did)
 		time.Sleep(lease + time.Second)
 		items, err := newEngine(t, b.store, stet.Policy{}).Due(t.Context(), 10, time.Minute)

@@ -155,7 +155,7 @@ func TestDrainReleasesRepeatableRunsAndMarksOthersUnknown(t *testing.T) {
 				t.Errorf("%s: %v; want %v", st.Op.Key, st.Record.State, state)
 			}
 		}
-		// What was released is due at once.
+		// A released operation is due at once.
 		items, err := b.engine.Due(t.Context(), 10, time.Minute)
 		if err != nil || len(items) != 2 {
 			t.Error(items, err)
@@ -269,7 +269,7 @@ type troubled struct {
 	calls atomic.Int64
 }
 
-func (s *troubled) spoil(call func() error) error {
+func (s *troubled) disturb(call func() error) error {
 	n := s.calls.Add(1)
 	if n%3 == 0 {
 		return errors.New("the request was lost")
@@ -284,7 +284,7 @@ func (s *troubled) spoil(call func() error) error {
 }
 
 func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec store.Record, err error) {
-	err = s.spoil(func() (err error) {
+	err = s.disturb(func() (err error) {
 		rec, err = s.Store.Take(ctx, req)
 		return err
 	})
@@ -292,15 +292,15 @@ func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec store.R
 }
 
 func (s *troubled) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return s.spoil(func() error { return s.Store.Settle(ctx, c, out, keep) })
+	return s.disturb(func() error { return s.Store.Settle(ctx, c, out, keep) })
 }
 
 func (s *troubled) Return(ctx context.Context, c store.Claim, after time.Duration) error {
-	return s.spoil(func() error { return s.Store.Return(ctx, c, after) })
+	return s.disturb(func() error { return s.Store.Return(ctx, c, after) })
 }
 
 func (s *troubled) Due(ctx context.Context, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
-	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, limit, again, names...); return err })
+	err = s.disturb(func() (err error) { recs, err = s.Store.Due(ctx, limit, again, names...); return err })
 	if err != nil {
 		return nil, err
 	}

@@ -25,8 +25,8 @@ func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (store.Record
 	return rec, err
 }
 
-// A run that is being taken when the others' contexts are ended must not begin with
-// one that nobody ends any more.
+// A run that is being taken when Shutdown ends the contexts must not begin with a context that
+// does not end.
 func TestShutdownReleasesARunThatIsBeingTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := slowTake{memory.New(memory.Options{}), make(chan struct{})}

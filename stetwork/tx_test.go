@@ -83,8 +83,8 @@ func TestDeclaredMayHaveExecutedInATransactionStaysUnknown(t *testing.T) {
 	b.runs()
 	id := b.accept("ship", "Emma")
 	st := b.await(id, store.Completed, store.Failed, store.Unknown)
-	if verdict, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || verdict.State() != store.Unknown || st.Record.State != store.Unknown {
-		t.Fatalf("%v, and the worker says of it %v, %v", st.Record.State, verdict, err)
+	if resolution, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || resolution.State() != store.Unknown || st.Record.State != store.Unknown {
+		t.Fatalf("%v, and the worker says of it %v, %v", st.Record.State, resolution, err)
 	}
 	if err := b.engine.Resolve(t.Context(), st.Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("it may be run again: %v", err)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
-const patience = 60 * time.Second // for what a loaded machine does
+const patience = 60 * time.Second // for a loaded machine
 
 // fixture is a queue and an engine.
 type fixture struct {
@@ -34,7 +34,7 @@ type fixture struct {
 	decided map[string][]stetmsg.Reason
 	changed chan struct{}
 
-	stopping func() // called when a receiver has been told to stop; may be nil
+	stopping func() // called after the context has ended; may be nil
 }
 
 func newFixture(t *testing.T, url string) *fixture {
@@ -124,7 +124,7 @@ func (f *fixture) until(done func() bool) {
 		select {
 		case <-f.changed:
 		case <-timeout:
-			f.t.Fatalf("it has not come to pass; decided: %v", f.decided)
+			f.t.Fatalf("timed out; decided: %v", f.decided)
 		}
 	}
 }

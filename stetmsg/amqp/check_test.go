@@ -48,7 +48,7 @@ func TestCheckedMessageIsPublished(t *testing.T) {
 			t.Errorf("%d bytes, %d headers: %v", len(m.Body), len(m.Header), err)
 		}
 	}
-	// What is refused does not cost the others their connection.
+	// A refused message does not close the connection.
 	if err := p.Publish(t.Context(), []stet.Message{{To: f.queue}, {To: f.queue, Header: header("BCC", "x")}}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}

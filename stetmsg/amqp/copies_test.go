@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/amqp"
 )
 
-// messages returns how many messages a queue has that are not in hand.
+// messages returns how many messages a queue has that are not in flight.
 func (f *fixture) messages(queue string) (n int) {
 	f.t.Helper()
 	f.channel(func(ch *amqp091.Channel) {
@@ -111,7 +111,7 @@ func TestMessageStaysUnacknowledgedWhileItsDeadLetterIsRefused(t *testing.T) {
 }
 
 // returned publishes a message, and has it come back so many times, as it does from
-// processes that die of it. It returns the message, which is in hand.
+// processes that it crashes. It returns the message, which is unacknowledged.
 func (f *fixture) returned(ch *amqp091.Channel, times int) (m amqp091.Delivery) {
 	f.t.Helper()
 	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("five books")})

@@ -10,7 +10,7 @@ import (
 // SetPatience replaces the 30 s that the server has for each answer.
 func (r *Receiver) SetPatience(d time.Duration) { r.patience = d }
 
-// SetRefusals replaces the 10 s for which the server may refuse what it will grant.
+// SetRefusals replaces the 10 s for which a starting server may refuse requests.
 func (r *Receiver) SetRefusals(d time.Duration) { r.refusals = d }
 
 // Outbound returns what publishes the copies of messages over conn to a queue.

@@ -27,7 +27,7 @@ type delivery struct {
 // default limit of RabbitMQ 4.
 const maxReturns = 10
 
-// Deliveries adds the deliveries in the headers of a copy and those that a quorum queue counts.
+// Deliveries adds the deliveries in the headers of a copy and the count of a quorum queue.
 // A classic queue only reports whether the message was delivered before.
 func (d *delivery) Deliveries() int {
 	n := number(d.Headers[deliveriesHeader]) + 1

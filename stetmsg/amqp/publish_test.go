@@ -28,7 +28,7 @@ func TestPublishedMessageIsInTheQueueWithItsID(t *testing.T) {
 	if err := p.Publish(t.Context(), messages); err != nil {
 		t.Fatal(err)
 	}
-	// One that no queue gets is an error, and the next is published nevertheless.
+	// A message without a queue is an error, and the next one is published.
 	if err := p.Publish(t.Context(), []stet.Message{messages[0], {ID: "x", To: "no-such-queue"}}); err == nil {
 		t.Error("a message that no queue gets was published")
 	}

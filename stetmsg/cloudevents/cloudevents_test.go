@@ -131,7 +131,7 @@ func TestBatchIsSplitIntoItsEvents(t *testing.T) {
 		t.Error(a, b)
 	}
 	if parts, err := split(plain{cloudevents.MediaType, one}); err != nil || len(parts) != 1 || parts[0].body != one {
-		t.Error("what is no batch was not left whole")
+		t.Error("another message was split")
 	}
 	for _, body := range []string{`[]`, `{}`, `[1`, "[" + strings.TrimSuffix(strings.Repeat("1,", cloudevents.MaxBatch+1), ",") + "]"} {
 		if _, err := split(plain{cloudevents.BatchMediaType, body}); err == nil {

@@ -37,7 +37,7 @@ func options() cloudevents.Options {
 	return cloudevents.Options{Scope: shop, ErrorLog: quiet}
 }
 
-// inbox is a handler of events that notes what it has handled.
+// inbox is a handler that records its events.
 type inbox struct {
 	http.Handler
 	engine *stet.Engine
@@ -175,7 +175,7 @@ func TestResponsesToEvents(t *testing.T) {
 			t.Errorf("%s: %d, then %d after %d runs; %v", name, first.Code, again.Code, len(in.got), first.Header())
 		}
 		if strings.Contains(first.Body.String(), "book") {
-			t.Errorf("%s: the sender is told the handler's error: %s", name, first.Body)
+			t.Errorf("%s: the response has the handler's error: %s", name, first.Body)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestHandlerRefusesOtherRequests(t *testing.T) {
 		"gzip":                   {deliver(in, "x", append(slices.Clone(inBinary), "Content-Encoding", "gzip")...), 415},
 		"too large":              {deliver(in, strings.Repeat("x", 1001), inBinary...), 413},
 		"an empty batch":         {structured(cloudevents.BatchMediaType, `[]`), 400},
-		"a batch with a stray":   {structured(cloudevents.BatchMediaType, `[`+strings.Replace(inStructured, `"1"`, `"7"`, 1)+`,{"id":"2"}]`), 400},
+		"a batch with no event":  {structured(cloudevents.BatchMediaType, `[`+strings.Replace(inStructured, `"1"`, `"7"`, 1)+`,{"id":"2"}]`), 400},
 		"another version":        {structured(cloudevents.MediaType, `{"specversion":"2.0","id":"1","source":"s","type":"t"}`), 400},
 		"a key that is no event": {deliver(in, `{}`, "Idempotency-Key", "1"), 400},
 	} {
@@ -439,7 +439,7 @@ func TestWrongOptionsAreErrors(t *testing.T) {
 func second(_ http.Handler, err error) error { return err }
 
 // FuzzHandler has requests that senders shape: none may panic, each has an answer of the table,
-// and one that is repeated is not handled again.
+// and a repeated one is not handled again.
 func FuzzHandler(f *testing.F) {
 	f.Add(cloudevents.MediaType, "ce-id", "1", []byte(inStructured))
 	f.Add(cloudevents.BatchMediaType, "Ce-Id", "%zz", []byte("["+inStructured+"]"))

@@ -17,7 +17,7 @@ import (
 )
 
 // subjects are those of a stream whose name is the test's, made with the server's
-// own defaults: within two minutes it drops what comes with an ID that it has seen.
+// own defaults: within two minutes it drops messages with an ID that it has seen.
 func (f *fixture) stream(name string, subjects ...string) js.Stream {
 	f.t.Helper()
 	s, err := f.js.CreateStream(f.t.Context(), js.StreamConfig{Name: name, Subjects: subjects})
@@ -28,7 +28,7 @@ func (f *fixture) stream(name string, subjects ...string) js.Stream {
 	return s
 }
 
-// failing receives what has that subject from a stream, and fails each message.
+// failing receives the messages of a subject, and fails each of them.
 func (f *fixture) failing(stream, name, subject, dead string) (stop func()) {
 	f.t.Helper()
 	consumer, err := f.js.CreateConsumer(f.t.Context(), stream, js.ConsumerConfig{Durable: name, AckPolicy: js.AckExplicitPolicy, FilterSubject: subject})
@@ -113,7 +113,7 @@ func TestDeadLettersInTheSameStreamAreStored(t *testing.T) {
 		t.Errorf("the second dead letter is %v, %v", second.Header, err)
 	}
 	if rec, err := f.engine.Lookup(t.Context(), f.engine.ID("workers", "order-1042")); err != nil || rec.Record.Attempt != 1 {
-		t.Errorf("what was put back is not the same operation: %+v, %v", rec, err)
+		t.Errorf("the redriven message is not the same operation: %+v, %v", rec, err)
 	}
 }
 

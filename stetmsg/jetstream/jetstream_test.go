@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-const patience = 60 * time.Second // for what a loaded machine does
+const patience = 60 * time.Second // for a loaded machine
 
 // fixture is a stream of work, one of dead letters, and an engine.
 type fixture struct {
@@ -33,7 +33,7 @@ type fixture struct {
 	js       js.JetStream
 	consumer js.Consumer
 	engine   *stet.Engine
-	stopping func() // called when a receiver has been told to stop; may be nil
+	stopping func() // called after the context has ended; may be nil
 
 	mu      sync.Mutex
 	decided map[string][]stetmsg.Reason
@@ -117,7 +117,7 @@ func (f *fixture) run(h handler) (stop func()) {
 	return f.receive(f.wrap(h), f.options())
 }
 
-// receive hands what it receives to c until stop is called.
+// receive passes messages to c until stop is called.
 func (f *fixture) receive(c *stetmsg.Consumer[js.Msg], o jetstream.Options) (stop func()) {
 	f.t.Helper()
 	o.ErrorLog = quiet
@@ -148,20 +148,19 @@ func (f *fixture) reasons(id string) []stetmsg.Reason {
 func (f *fixture) until(done func() bool) {
 	f.t.Helper()
 	timeout := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond) // what the server has noted is polled for
+	tick := time.NewTicker(20 * time.Millisecond) // the server is polled
 	defer tick.Stop()
 	for !done() {
 		select {
 		case <-f.changed:
 		case <-tick.C:
 		case <-timeout:
-			f.t.Fatalf("it has not come to pass; decided: %v", f.decided)
+			f.t.Fatalf("timed out; decided: %v", f.decided)
 		}
 	}
 }
 
-// left is how many messages the stream still has; of a work queue, those that
-// are not acknowledged.
+// left returns the number of messages of a stream. A work queue has unacknowledged ones only.
 func (f *fixture) left(stream string) uint64 {
 	s, err := f.js.Stream(context.Background(), stream)
 	if err != nil {
@@ -289,7 +288,7 @@ func TestShutdownReleasesWaitingMessages(t *testing.T) {
 	stop()
 	f.stopping = nil
 	n := len(begun)
-	// AckWait is long: only what was released comes again.
+	// AckWait is long: only released messages are delivered again.
 	stop = f.run(func(context.Context, js.Msg) ([]byte, error) {
 		begun <- struct{}{}
 		return nil, nil

@@ -41,12 +41,12 @@ func TestPublishedMessageIsStoredOnceWithItsID(t *testing.T) {
 	if err != nil || string(m.Data) != "five books" || m.Header.Get(stetmsg.IDHeader) != "id-1" || m.Header.Get("kind") != "shipped" {
 		t.Errorf("got %+v, %v; want string(m.Data) == \"five books\", m.Header.Get(stetmsg.IDHeader) == \"id-1\", m.Header.Get(\"kind\") == \"shipped\", no error", m, err)
 	}
-	if err := publish(t.Context(), []stet.Message{{ID: "id-3", To: "nobody-listens-here"}}); err == nil {
+	if err := publish(t.Context(), []stet.Message{{ID: "id-3", To: "no-stream"}}); err == nil {
 		t.Error("a message that no stream keeps was published")
 	}
 }
 
-// Nobody answers what goes where only others listen, or what the server does not let
+// There is no response from other listeners, or if the server does not let
 // through.
 func TestUnansweredMessagesDelayNoOthers(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})

@@ -52,7 +52,7 @@ func TestPrefetchLimitsRequests(t *testing.T) {
 	f.until(func() bool {
 		info := f.info()
 		if n := info.NumAckPending; n > 8 {
-			t.Fatalf("%d messages are in hand", n)
+			t.Fatalf("%d messages are in flight", n)
 		}
 		return info.NumAckPending > 5 && info.NumWaiting == 0
 	})

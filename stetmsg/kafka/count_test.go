@@ -52,7 +52,7 @@ func (m *mortal) die() {
 	}
 }
 
-// forget has the group forget its members, as it does when it has not heard of them
+// forget removes the members of the group, as the brokers do without heartbeats of them
 // for long enough.
 func (f *fixture) forget() {
 	f.t.Helper()

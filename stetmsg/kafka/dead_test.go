@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
-// The client does not take back what it has tried to send.
+// The client does not take back a record that it has tried to send.
 func TestReceiverStopsWhileDeadLettersAreUnconfirmed(t *testing.T) {
 	f := newFixture(t)
 	down := make(chan struct{})

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-const patience = 60 * time.Second // for what a loaded machine does
+const patience = 60 * time.Second // for a loaded machine
 
 // fixture is a stand-in for Kafka with a topic of two partitions, and an engine.
 type fixture struct {
@@ -69,7 +69,7 @@ func (f *fixture) publish(partition int32, ids ...string) {
 	}
 }
 
-// receiver notes what was run without an error.
+// receiver records runs without an error.
 func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receiver {
 	f.t.Helper()
 	c, err := stetmsg.New(f.engine, stetmsg.Options[*kgo.Record]{
@@ -130,7 +130,7 @@ func (f *fixture) until(done func(ran []string) bool) {
 		select {
 		case <-f.changed:
 		case <-timeout:
-			f.t.Fatalf("it has not come to pass; ran: %v", ran)
+			f.t.Fatalf("timed out; ran: %v", ran)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestRecordDeliveredFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
 	f := newFixture(t)
 	closed := true
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
-		if key == "b" && closed { // it has to wait, and those behind it with it
+		if key == "b" && closed { // it must wait, and the records behind it
 			closed = false
 			return stet.Retryable(errors.New("closed"))
 		}
@@ -186,7 +186,7 @@ func TestOffsetIsNotCommittedPastAnUnsettledRecord(t *testing.T) {
 		case <-f.changed:
 			f.until(func(ran []string) bool {
 				if slices.Contains(ran, "b") {
-					t.Fatal("the record behind one that is not settled was run")
+					t.Fatal("the record behind an unsettled one was run")
 				}
 				return true
 			})
@@ -249,9 +249,9 @@ func TestRevokedPartitionWaitsForItsRun(t *testing.T) {
 	f.publish(1, "held1", "b")
 	<-begun
 	<-begun
-	stop2 := f.run(f.receiver(hold)) // it is to get one of the partitions
+	stop2 := f.run(f.receiver(hold)) // one of the partitions is moved to it
 	defer stop2()
-	end := time.Now().Add(3 * time.Second) // in which nothing is to happen
+	end := time.Now().Add(3 * time.Second) // nothing must happen until then
 	for g := f.cluster.GroupInfo("workers"); len(g.Members) < 2 || time.Now().Before(end); g = f.cluster.GroupInfo("workers") {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -261,7 +261,7 @@ func TestRevokedPartitionWaitsForItsRun(t *testing.T) {
 	stop1()
 	for _, r := range f.reasons {
 		if r != stetmsg.Handled {
-			t.Fatalf("a record was given to another member while it was in hand: %v", f.reasons)
+			t.Fatalf("a record was given to another member during its run: %v", f.reasons)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestWaitingRecordsAreBoundedInMemory(t *testing.T) {
 		f.until(func(ran []string) bool { return slices.Contains(ran, id) })
 	}
 	// The hooks of the client do not tell this: to them a record of a paused partition,
-	// which the client throws away, is one that was polled.
+	// which the client discards, was polled.
 	if n := r.Waiting("orders", 0); n == 0 || n > large/2 {
 		t.Errorf("%d large records wait in memory, not 1 to %d", n, large/2)
 	}

@@ -44,7 +44,7 @@ func TestPublishedRecordHasItsID(t *testing.T) {
 }
 
 // TestPublisherReturnsWithItsContext: the client has met the broker, and
-// cannot tell whether what it sends now gets there.
+// cannot know whether the next record arrives.
 func TestPublisherReturnsWithItsContext(t *testing.T) {
 	f := newFixture(t)
 	publish := kafka.Publisher(f.client)

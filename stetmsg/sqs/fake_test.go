@@ -28,7 +28,7 @@ type fake struct {
 	seen     map[string]time.Time
 }
 
-// deduplicates is for how long a FIFO queue drops what comes with an ID that it has
+// deduplicates is for how long a FIFO queue drops messages with an ID that it has
 // seen, and says that it took it.
 const deduplicates = 5 * time.Minute
 
@@ -115,7 +115,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// take passes what is visible; of a group nothing while one is not.
+// take returns visible messages, and none of a group with an invisible one.
 func (f *fake) take(c call) (messages []any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -92,7 +92,7 @@ func TestBatchOfAFIFOQueueIgnoresMaxAttempts(t *testing.T) {
 	}
 }
 
-// A FIFO queue drops what comes with a deduplication ID that it has seen in the
+// A FIFO queue drops messages with a deduplication ID that it has seen in the
 // last five minutes, and says that it took it.
 func TestRedrivenFIFOMessageHasAnotherDeadLetter(t *testing.T) {
 	f := newFixture(t)
@@ -128,7 +128,7 @@ func TestDeadLetterNearTheSizeLimitIsStored(t *testing.T) {
 	}
 }
 
-// What was received is kept in sight, and so is received once, however long others
+// Received messages are extended, and therefore received once, however long others
 // take.
 func TestReceivedMessagesAreExtended(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestReceivedMessagesAreExtended(t *testing.T) {
 	begun := make(chan struct{}, 6)
 	var seen []stored
 	look := sync.OnceFunc(func() {
-		time.Sleep(11 * time.Second) // longer than what nobody extends stays out of sight
+		time.Sleep(11 * time.Second) // longer than the visibility timeout
 		seen = f.queue("q.fifo")
 	})
 	c := f.consumer(func(context.Context, string) error {
@@ -156,7 +156,7 @@ func TestReceivedMessagesAreExtended(t *testing.T) {
 		received += min(m.count, 1)
 	}
 	if received > 2 || len(f.ran) != 6 {
-		t.Errorf("%d were in hand, ran %v", received, f.ran)
+		t.Errorf("%d were in flight, ran %v", received, f.ran)
 	}
 }
 

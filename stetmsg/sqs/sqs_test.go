@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-const patience = 60 * time.Second // for what a loaded machine does
+const patience = 60 * time.Second // for a loaded machine
 
 // fixture is a stand-in for SQS and an engine.
 type fixture struct {
@@ -186,7 +186,7 @@ func TestLongHandlerExtendsItsMessage(t *testing.T) {
 		}
 		time.Sleep(11 * time.Second) // past the visibility timeout
 		if m := f.queue("q")[0]; m.count != 1 {
-			t.Errorf("passed %d times while in hand", m.count)
+			t.Errorf("passed %d times while it was in flight", m.count)
 		}
 		return nil
 	})

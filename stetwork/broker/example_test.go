@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-// A worker process: it publishes what is due to RabbitMQ, and runs what arrives.
+// A worker process publishes due operations to RabbitMQ, and runs received ones.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -174,7 +174,7 @@ func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 		t.Errorf("%d shipments; want 10", n)
 	}
 	if n := b.count(`SELECT count(*) FROM river_job`); n != 10 {
-		t.Errorf("%d jobs for 10 operations: the dispatcher has passed what was in the queue", n)
+		t.Errorf("%d jobs for 10 operations: the dispatcher has passed operations of the queue again", n)
 	}
 }
 

@@ -32,10 +32,10 @@ type shop struct {
 	proceed chan struct{} // closed when it may continue
 }
 
-func (s *shop) book(face string) []byte {
+func (s *shop) book(adapter string) []byte {
 	n := s.booked.Add(1)
 	if s.begun != nil {
-		s.begun <- face
+		s.begun <- adapter
 		<-s.proceed
 	}
 	return fmt.Appendf(nil, `{"booking":%d}`, n)
@@ -173,8 +173,8 @@ func TestOrderInFlightIsRefusedByTheOtherAdapter(t *testing.T) {
 		defer s.stop()
 		answered := make(chan int, 1)
 		go func() { status, _ := s.post("k"); answered <- status }()
-		if face := <-s.begun; face != "http" {
-			t.Fatal(face)
+		if adapter := <-s.begun; adapter != "http" {
+			t.Fatal(adapter)
 		}
 		s.message("k")
 		s.until(func() bool { return s.decidedAs("k", stetmsg.InFlight) })
@@ -188,8 +188,8 @@ func TestOrderInFlightIsRefusedByTheOtherAdapter(t *testing.T) {
 		s := newShop(t, url, true)
 		defer s.stop()
 		s.message("k")
-		if face := <-s.begun; face != "message" {
-			t.Fatal(face)
+		if adapter := <-s.begun; adapter != "message" {
+			t.Fatal(adapter)
 		}
 		if status, body := s.post("k"); status != 409 || !strings.Contains(body, "in-flight") {
 			t.Errorf("while it runs: %d %s", status, body)
