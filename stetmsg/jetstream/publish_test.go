@@ -46,8 +46,8 @@ func TestPublishedMessageIsStoredOnceWithItsID(t *testing.T) {
 	}
 }
 
-// There is no response from other listeners, or if the server does not let
-// through.
+// There is no response if only plain subscribers listen, or if the server denies the
+// subject.
 func TestUnansweredMessagesDelayNoOthers(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
 	name := t.Name() + "-out"
