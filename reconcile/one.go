@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Stage says when an Entry was written.
+// Stage is the time of an Entry.
 type Stage string
 
 // The stages.
@@ -155,7 +155,7 @@ func dead(rec store.Record) bool {
 }
 
 // errBlind: the class has a verifier, and the record has neither key nor reference for it.
-var errBlind = errors.New("its record keeps neither the key nor a reference by which Verify could be asked; see Policy.KeepKey and Options.ByRef")
+var errBlind = errors.New("its record has neither the key nor a reference for Verify; see Policy.KeepKey and Options.ByRef")
 
 // decide calls the verifiers. If they cannot know, the policy decides.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Resolution, err error) {

@@ -1,6 +1,6 @@
 // Package reconcile resolves expired runs. It scans the records whose outcome is unknown, and
 // calls the verifier of their class (stet.Policy.Verify), which can read the business tables or
-// ask the payment processor. Then it resolves each record under the fence that the verifier got.
+// query the payment processor. Then it resolves each record under the fence that the verifier got.
 //
 //	r, err := reconcile.New(engine, reconcile.Options{})
 //	report, err := r.Pass(ctx)
@@ -63,7 +63,7 @@ type Options struct {
 	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not just
 	// paused, because the operation then runs again.
 	Verify func(context.Context, stet.Status) (stet.Resolution, error)
-	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone. They
+	// ByRef states that the verifiers of the classes find operations by stet.Op.Ref alone. They
 	// are then also called for records without a key that have a reference. References must
 	// then be unique across scopes, and not be chosen by clients: otherwise the outcome of one
 	// tenant could be replayed to another. Compare Record.Scope with store.DigestScope.

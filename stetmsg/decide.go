@@ -22,7 +22,7 @@ const (
 
 // Decide runs the handler for m, unless the store shows that it must not run, and
 // returns what to do with the message. deliveries is how often the broker has delivered
-// m, this time included; 0 if it does not say.
+// m, this time included; 0 if it is unknown.
 //
 // While the store is unavailable Decide waits, until ctx ends. A run that has begun
 // continues after ctx has ended, for as long as its policy allows.
@@ -223,7 +223,7 @@ func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
 	return out, err
 }
 
-// again says how the operation is tried again, or that it is not.
+// again returns how the operation is tried again, or that it has failed.
 func (t *try[M]) again(err error) stet.Again {
 	if own, ok := again.Of(err, func() time.Duration { return t.c.o.Backoff(t.n) }); ok {
 		t.next = own

@@ -34,7 +34,7 @@ func (a Action) String() string {
 	}
 }
 
-// Reason says why an Action was chosen, in a word fit for a metric's label.
+// Reason is the reason of an Action, usable as a metric's label.
 type Reason string
 
 // The reasons.
@@ -52,10 +52,10 @@ const (
 	Exhausted   Reason = "attempts-exhausted" // dead-letter: it was tried, or delivered, as often as Options.MaxAttempts allows
 	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, or an unreadable record be fixed, else dead-letter
 	Mismatch    Reason = "mismatch"           // dead-letter: another message has the same key
-	Invalid     Reason = "invalid"            // dead-letter: it names no operation, or one of no known class, or does not split
+	Invalid     Reason = "invalid"            // dead-letter: it has no operation or an unknown class, or cannot be split
 )
 
-// Decision says what to do with a message, and why.
+// Decision is an action on a message, with its reason.
 type Decision struct {
 	Action   Action
 	Reason   Reason

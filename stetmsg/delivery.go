@@ -11,7 +11,7 @@ import (
 // packages of the brokers implement it; so may others.
 type Delivery interface {
 	// Deliveries is how often the broker has delivered the message, this time included;
-	// 0 if it does not say.
+	// 0 if it is unknown.
 	Deliveries() int
 	// Ack acknowledges the message. After an error it may be delivered again.
 	Ack(ctx context.Context) error
@@ -26,7 +26,7 @@ type Delivery interface {
 // it is extended.
 type Extender interface {
 	Delivery
-	// Extend keeps the message from being delivered elsewhere for as long again.
+	// Extend starts the time until another delivery again.
 	Extend(ctx context.Context) error
 	// ExtendEvery is how often it must be called.
 	ExtendEvery() time.Duration
@@ -76,7 +76,7 @@ func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (
 	return err
 }
 
-// turn decides about m when it is its turn, and keeps it in flight until then.
+// turn waits for a slot, decides about m, and extends it meanwhile.
 func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
 	defer c.extend(ctx, d)() // also when the handler calls runtime.Goexit
 	if !c.begin(ctx) {

@@ -22,7 +22,7 @@ type Envelope struct {
 	Body        []byte
 }
 
-// Identity says which operation a message asks for.
+// Identity returns the operation of a message.
 type Identity func(Envelope) (stet.Op, error)
 
 // WithFingerprint is id with the fingerprint that f returns, for operations that come in by

@@ -47,14 +47,13 @@ type RelayOptions struct {
 	// store.MaxBrowse. Default DefaultRelayBatch.
 	Batch int
 	// Again is when messages are sent again whose sending was not confirmed: the sender
-	// died, or the broker refused them. Publish has a quarter of that for one
+	// crashed, or the broker refused them. Publish has a quarter of that for one
 	// destination, or half if there is only one: half of this for all messages together,
 	// then a quarter for those of each operation. A destination that takes none in that
 	// time is tried after the others, and at most twice in each Again. Default
 	// DefaultRelayAgain.
 	Again time.Duration
-	// Poll is how often the store is asked when this process has emitted
-	// nothing itself. Default DefaultRelayPoll.
+	// Poll is the interval of reads of the store while this process emits nothing. Default DefaultRelayPoll.
 	Poll time.Duration
 	// ErrorLog gets what goes wrong, never a message. Default slog.Default().
 	ErrorLog *slog.Logger
@@ -83,23 +82,15 @@ func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, err
 		return nil, misuse.Errorf("stetmsg: a relay needs an engine and a function that publishes")
 	}
 	if _, ok := store.As[store.OutboxStore](engine.Store()); !ok {
-		return nil, misuse.Errorf("stetmsg: the store %T keeps no messages; memory, sqlite, postgres and redis do", engine.Store())
+		return nil, misuse.Errorf("stetmsg: the store %T stores no messages; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Batch < 0 || o.Batch > store.MaxBrowse || o.Again < 0 || o.Again > store.MaxDelay || o.Poll < 0 {
 		return nil, misuse.Errorf("stetmsg: RelayOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative", o.Batch, o.Again, o.Poll, store.MaxBrowse, store.MaxDelay)
 	}
-	if o.Batch == 0 {
-		o.Batch = DefaultRelayBatch
-	}
-	if o.Again == 0 {
-		o.Again = DefaultRelayAgain
-	}
-	if o.Poll == 0 {
-		o.Poll = DefaultRelayPoll
-	}
-	if o.ErrorLog == nil {
-		o.ErrorLog = slog.Default()
-	}
+	o.Batch = cmp.Or(o.Batch, DefaultRelayBatch)
+	o.Again = cmp.Or(o.Again, DefaultRelayAgain)
+	o.Poll = cmp.Or(o.Poll, DefaultRelayPoll)
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
 	return &Relay{engine: engine, publish: publish, o: o, hangs: make(map[string]time.Time)}, nil
 }
 
@@ -107,7 +98,7 @@ func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, err
 // are sent, or will be sent again.
 func (r *Relay) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		arrived := r.engine.Arrived() // before looking, so that nothing is missed
+		arrived := r.engine.Arrived() // before the read, so that no message is missed
 		n, full, err := r.once(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.o.ErrorLog.WarnContext(ctx, "stetmsg: messages were not relayed; they will be tried again", slog.Any("error", err))
@@ -136,11 +127,11 @@ func (r *Relay) Once(ctx context.Context) (n int, err error) {
 
 // once is Once that also reports whether the batch was full.
 func (r *Relay) once(ctx context.Context) (n int, full bool, err error) {
-	n, err = r.engine.Relay(ctx, r.o.Batch, r.o.Again, func(operations [][]stet.Message, told func(int, error)) (err error) {
+	n, err = r.engine.Relay(ctx, r.o.Batch, r.o.Again, func(operations [][]stet.Message, report func(int, error)) (err error) {
 		full = len(operations) >= r.o.Batch
 		send, cancel := context.WithTimeout(ctx, r.o.Again/2)
 		defer cancel()
-		groups := r.split(operations, told)
+		groups := r.split(operations, report)
 		within := max(r.o.Again/4, r.o.Again/2/time.Duration(max(len(groups), 1)))
 		for _, g := range groups {
 			if send.Err() != nil { // the others are due again
@@ -161,7 +152,7 @@ func (r *Relay) once(ctx context.Context) (n int, full bool, err error) {
 // parcel is what one operation has emitted.
 type parcel struct {
 	messages []stet.Message
-	told     func(error) // what became of them
+	report   func(error) // nil: they were sent
 }
 
 // group is parcels that go to the same destinations.
@@ -173,19 +164,19 @@ type group struct {
 
 // split sorts the messages of operations by where they go: first to destinations that are not known to
 // hang. Of the others those are left out that are not to be tried yet.
-func (r *Relay) split(operations [][]stet.Message, told func(int, error)) []*group {
+func (r *Relay) split(operations [][]stet.Message, report func(int, error)) []*group {
 	by := make(map[string]*group)
 	var first, last []*group
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	for to, next := range r.hangs {
-		if now.Sub(next) > 10*r.o.Again { // nothing goes there any more
+		if now.Sub(next) > 10*r.o.Again { // it has no messages any more
 			delete(r.hangs, to)
 		}
 	}
 	for i, messages := range operations {
-		p := parcel{messages, func(err error) { told(i, err) }}
+		p := parcel{messages, func(err error) { report(i, err) }}
 		to := destinations(messages)
 		if g := by[to]; g != nil {
 			g.parcels = append(g.parcels, p)
@@ -202,10 +193,10 @@ func (r *Relay) split(operations [][]stet.Message, told func(int, error)) []*gro
 		}
 	}
 	slices.SortFunc(last, func(a, b *group) int { return r.hangs[a.to].Compare(r.hangs[b.to]) })
-	return append(first, last[:min(len(last), 1)]...) // so that they cost the others little
+	return append(first, last[:min(len(last), 1)]...) // one at a time, to delay the others little
 }
 
-// destinations names where an operation's messages go.
+// destinations joins the destinations of an operation's messages.
 func destinations(messages []stet.Message) string {
 	if len(messages) == 1 {
 		return messages[0].To
@@ -234,7 +225,7 @@ func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent 
 		if hung, err = r.bounded(ctx, within/2, together); err == nil {
 			sent = g.parcels
 		} else if len(g.parcels) == 1 {
-			g.parcels[0].told(err)
+			g.parcels[0].report(err)
 		}
 	}
 	if len(sent) == 0 && (g.hung || len(g.parcels) > 1) {
@@ -245,7 +236,7 @@ func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent 
 	switch {
 	case len(sent) > 0 || !hung:
 		delete(r.hangs, g.to)
-	case all.Err() == nil || g.hung: // else it had no time of its own
+	case all.Err() == nil || g.hung: // otherwise its own time limit was not the cause
 		r.hangs[g.to] = time.Now().Add(r.o.Again / 2)
 	}
 	return sent, err
@@ -265,7 +256,7 @@ func (r *Relay) oneByOne(ctx context.Context, within time.Duration, parcels []pa
 			hanging++
 		}
 		if e != nil {
-			parcels[i].told(e)
+			parcels[i].report(e)
 			err = e // the last stands for the others
 			continue
 		}
@@ -293,7 +284,7 @@ func confirm(sent []parcel) {
 	for range min(relayCalls, len(sent)) {
 		wg.Go(func() {
 			for p := range next {
-				p.told(nil)
+				p.report(nil)
 			}
 		})
 	}

@@ -100,7 +100,7 @@ type Options[M any] struct {
 	// deliveries. These include deliveries that ended without a run, because the
 	// message, or another one handled at the same time, killed the consumer, or because
 	// it was running elsewhere. A message that has been delivered more than MaxAttempts
-	// times is dead-lettered without being run or settled, as it may never have run. If
+	// times is dead-lettered without being run or settled, because it may never have run. If
 	// an operator puts it back, the broker counts from 1 and it is run. Default
 	// DefaultMaxAttempts; negative: no limit.
 	MaxAttempts int
@@ -266,7 +266,7 @@ func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consu
 	case !handler:
 		return nil, misuse.Errorf("stetmsg: a consumer needs a handler")
 	case o.Operation == nil:
-		return nil, misuse.Errorf("stetmsg: Options.Operation is required: it says which messages are the same; By makes one")
+		return nil, misuse.Errorf("stetmsg: Options.Operation is required: it identifies messages; By makes one")
 	}
 	return newReceiving(engine, o)
 }
@@ -276,12 +276,8 @@ func newReceiving[M any](engine *stet.Engine, o Options[M]) (*Consumer[M], error
 	if o.Concurrency < 0 || o.Group < 0 || o.Group > store.MaxGroup {
 		return nil, misuse.Errorf("stetmsg: Options.Concurrency is %d, Group %d; neither may be negative, nor Group above %d", o.Concurrency, o.Group, store.MaxGroup)
 	}
-	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
-	}
-	if o.MaxAttempts == 0 {
-		o.MaxAttempts = DefaultMaxAttempts
-	}
+	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, DefaultMaxAttempts)
 	if o.Backoff == nil {
 		o.Backoff = backoff
 	}

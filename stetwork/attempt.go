@@ -149,7 +149,7 @@ func (a *attempt) perform(ctx context.Context) {
 	case a.run.Cancelling:
 		a.fail(ctx, stet.ErrCancelled)
 		return
-	case a.w.o.MaxAttempts > 0 && a.run.Counted > a.w.o.MaxAttempts: // its runs died, one after the other
+	case a.w.o.MaxAttempts > 0 && a.run.Counted > a.w.o.MaxAttempts: // each run crashed
 		a.fail(ctx, errExhausted)
 		return
 	}
@@ -208,11 +208,11 @@ func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 			a.log.ErrorContext(ctx, "stetwork: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			out, err = stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Adapter: store.AdapterGo}, nil
 		}
-		says := a.run.Declared()
-		if a.h.tx && says == stet.MayHaveExecuted {
+		declared := a.run.Declared()
+		if a.h.tx && declared == stet.MayHaveExecuted {
 			a.storeOpenStep()
 		}
-		if errors.Is(context.Cause(a.run.Context()), stet.ErrCancelled) && (err != nil || out.Failed || says != stet.Executed) {
+		if errors.Is(context.Cause(a.run.Context()), stet.ErrCancelled) && (err != nil || out.Failed || declared != stet.Executed) {
 			err = stet.Permanent(stet.ErrCancelled)
 		}
 	}()
@@ -276,7 +276,7 @@ func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 	return stet.Again{After: a.backoff()}
 }
 
-// cancelling reports whether the operation's cancellation was asked for. It reads the
+// cancelling reports whether the operation was cancelled. It reads the
 // record without its work. If the store does not answer, the next attempt reads it again.
 func (a *attempt) cancelling(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

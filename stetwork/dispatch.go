@@ -42,7 +42,7 @@ const (
 // deliver them twice, late, or in another order. None of that loses an operation or runs it
 // twice.
 type Queue interface {
-	// Enqueue passes items to the queue. nil says that the queue has stored them, as durably
+	// Enqueue passes items to the queue. After nil the queue has stored them, as durably
 	// as it stores anything. After an error they are passed again, one by one. ctx ends after
 	// at most 30 seconds.
 	Enqueue(ctx context.Context, items []stet.Item) error
@@ -108,7 +108,7 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 		return nil, misuse.Errorf("stetwork: a dispatcher needs an engine and a queue")
 	}
 	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
-		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
+		return nil, misuse.Errorf("stetwork: the store %T stores no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	o, err := o.withDefaults()
 	if err != nil {

@@ -122,9 +122,9 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 
 // embedded is the queue within this process.
 type embedded struct {
-	w     *Worker
-	full  bool // the last batch was as large as it could be
-	asked int
+	w         *Worker
+	full      bool // the last batch was as large as it could be
+	requested int
 }
 
 // room waits until an operation can be run, and returns how many can.
@@ -142,13 +142,13 @@ func (q *embedded) room(ctx context.Context) int {
 	if q.full {
 		timer.Sleep(ctx, gather)
 	}
-	q.asked = min(max(cap(w.slots)-len(w.slots), 1), store.MaxBrowse)
-	return q.asked
+	q.requested = min(max(cap(w.slots)-len(w.slots), 1), store.MaxBrowse)
+	return q.requested
 }
 
 // Enqueue runs items as there is room. It is called by one goroutine.
 func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
-	q.full = len(items) >= q.asked
+	q.full = len(items) >= q.requested
 	for _, it := range items {
 		if !q.w.enter() {
 			return nil // due again later

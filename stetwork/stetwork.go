@@ -37,7 +37,7 @@
 //	  engine's Close                           again; the attempt does not count
 //	has run Options.MaxAttempts times        failed, with the last error
 //	returns an error after a cancellation    failed, with stet.ErrCancelled
-//	dies with its process
+//	crashes with its process
 //	  of HandleTx, HandleIdempotent          runs again, as soon as its lease has run out
 //	  of Handle                              unknown; Policy.Verify and Policy.Stale decide
 //
@@ -143,7 +143,7 @@ func New(engine *stet.Engine, o Options) (*Worker, error) {
 		return nil, misuse.Errorf("stetwork: a worker needs an engine; stet.New makes one")
 	}
 	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
-		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
+		return nil, misuse.Errorf("stetwork: the store %T stores no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Concurrency < 0 {
 		return nil, misuse.Errorf("stetwork: Options.Concurrency is negative: %d", o.Concurrency)

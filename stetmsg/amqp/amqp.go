@@ -44,7 +44,7 @@ import (
 
 // Headers that this package sets.
 const (
-	// ReasonHeader and ErrorHeader say of a dead letter why it is one.
+	// ReasonHeader and ErrorHeader have the reason of a dead letter, and the text of the error.
 	ReasonHeader = "stet-reason"
 	ErrorHeader  = "stet-error"
 	// Headers of a waiting message.
@@ -118,9 +118,7 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 	case o.QueueType != "" && o.QueueType != "quorum" && o.QueueType != "classic":
 		return nil, misuse.Errorf("stetmsg/amqp: Options.QueueType is %q; it must be quorum or classic", o.QueueType)
 	}
-	if o.Prefetch == 0 {
-		o.Prefetch = min(2*consumer.Concurrency(), 1<<16-1)
-	}
+	o.Prefetch = cmp.Or(o.Prefetch, min(2*consumer.Concurrency(), 1<<16-1))
 	if o.DeadLetterExchange == "" && o.DeadLetterQueue == "" {
 		o.DeadLetterQueue = o.Queue + ".dead"
 	}

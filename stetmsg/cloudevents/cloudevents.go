@@ -84,7 +84,7 @@ var prefixes = [...]string{ofHTTP, "ce_", "cloudEvents:", "cloudEvents_"}
 // anything else an event may have, such as a time of sending, it takes no notice.
 //
 // A message that is no event, or whose source, id or type is missing or empty,
-// is refused; so is one of an unknown major version of the specification.
+// is refused. An unknown major version of the specification is refused too.
 func Identity(scope string) stetmsg.Identity {
 	return func(e stetmsg.Envelope) (stet.Op, error) {
 		ev, err := parse(e)

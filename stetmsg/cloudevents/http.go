@@ -27,7 +27,7 @@ const (
 	patience = 2 * time.Second
 	// retryLater is the least Retry-After.
 	retryLater = time.Second
-	// anyOrigin is what Options.Origins may have, and what WebHook-Allowed-Rate says.
+	// anyOrigin is a value of Options.Origins, and of WebHook-Allowed-Rate.
 	anyOrigin = "*"
 )
 
@@ -47,7 +47,7 @@ type Options struct {
 	// MaxAttempts is how often an event is tried in lease mode: see stetmsg.Options. In a
 	// transaction the sender counts.
 	MaxAttempts int
-	// Backoff returns what Retry-After says after the n-th attempt, from 1. Default: that of
+	// Backoff returns the Retry-After of the n-th attempt, from 1. Default: that of
 	// stetmsg.
 	Backoff func(n int) time.Duration
 	// Observe, if set, is called with each decision. It must be quick and safe for

@@ -14,6 +14,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Headers that say of a dead letter why it is one.
+// Headers of a dead letter: the reason, the text of the error, and the original ID.
 const (
 	ReasonHeader = "Stet-Reason"
 	ErrorHeader  = "Stet-Error"
@@ -81,7 +82,7 @@ type Receiver struct {
 }
 
 // New returns a receiver. Wrong options are errors of kind stet.KindInvalid; it
-// asks the server for the configuration of the consumer, and of its stream where the
+// reads the configuration of the consumer, and of its stream where the
 // consumer has no filter.
 func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Options) (*Receiver, error) {
 	switch {
@@ -94,9 +95,7 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 	case o.Prefetch < 0 || o.Prefetch == 1:
 		return nil, misuse.Errorf("stetmsg/jetstream: Options.Prefetch is %d; it must be at least 2: one message is handled, and one is requested", o.Prefetch)
 	}
-	if o.Prefetch == 0 {
-		o.Prefetch = 8 * consumer.Concurrency()
-	}
+	o.Prefetch = cmp.Or(o.Prefetch, 8*consumer.Concurrency())
 	info, err := o.Consumer.Info(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("stetmsg/jetstream: the consumer cannot be read: %w", err)
@@ -219,7 +218,7 @@ type subscription struct {
 	ctx      context.Context
 	pool     *receiver.Pool
 	full     chan struct{} // closed when there was no room for long
-	draining chan struct{} // closed when no more is asked for
+	draining chan struct{} // closed after the last request
 
 	mu    sync.Mutex
 	got   bool

@@ -28,7 +28,7 @@ const (
 	ended = "stet ended"
 )
 
-// note is what the metadata of a committed offset says.
+// note is the metadata of a committed offset.
 type note struct {
 	ended    bool
 	offset   int64 // of a record that was begun
@@ -87,7 +87,7 @@ type farewell struct {
 
 // attempts returns how often a record has begun before, 0 if no earlier member can have begun
 // it, and stores that it begins now. The first record is always stored, so that the offset no
-// longer says that the previous member ended in order. It returns false if the worker must
+// longer records that the previous member ended in order. It returns false if the worker must
 // end.
 func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 	w.mu.Lock()

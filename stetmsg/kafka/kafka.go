@@ -139,7 +139,7 @@ func (r *Receiver) options(ctx context.Context) []kgo.Opt {
 
 // Run receives until ctx ends; then it receives no more, ends the runs that it
 // has begun, commits, leaves the group and returns nil. While no broker can be
-// reached it asks again.
+// reached it tries again.
 func (r *Receiver) Run(ctx context.Context) error {
 	cl, err := kgo.NewClient(r.options(ctx)...)
 	if err != nil {

@@ -14,6 +14,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -31,7 +32,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Attributes that say of a dead letter why it is one.
+// Attributes of a dead letter: the reason, and the text of the error.
 const (
 	ReasonAttribute = "stet-reason"
 	ErrorAttribute  = "stet-error"
@@ -80,9 +81,7 @@ type Receiver struct {
 
 // New returns a receiver. Wrong options are errors of kind stet.KindInvalid.
 func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error) {
-	if o.Visibility == 0 {
-		o.Visibility = DefaultVisibility
-	}
+	o.Visibility = cmp.Or(o.Visibility, DefaultVisibility)
 	switch {
 	case consumer == nil:
 		return nil, misuse.Errorf("stetmsg/sqs: New needs a consumer; stetmsg.New makes one")
@@ -97,9 +96,7 @@ func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error
 	case o.Prefetch < 0:
 		return nil, misuse.Errorf("stetmsg/sqs: Options.Prefetch is negative: %d", o.Prefetch)
 	}
-	if o.Prefetch == 0 {
-		o.Prefetch = 2 * consumer.Concurrency()
-	}
+	o.Prefetch = cmp.Or(o.Prefetch, 2*consumer.Concurrency())
 	return &Receiver{consumer: consumer, o: o}, nil
 }
 
@@ -180,9 +177,7 @@ func Envelope(m types.Message) stetmsg.Envelope {
 // Part returns m with another body, for cloudevents.Split.
 func Part(m types.Message, contentType string, body []byte) types.Message {
 	attributes := map[string]types.MessageAttributeValue{}
-	for name, v := range m.MessageAttributes {
-		attributes[name] = v
-	}
+	maps.Copy(attributes, m.MessageAttributes)
 	attributes["content-type"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &contentType}
 	m.MessageAttributes, m.Body = attributes, aws.String(string(body))
 	return m

@@ -25,6 +25,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,9 +86,7 @@ func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o
 	if w == nil || envelope == nil {
 		return nil, misuse.Errorf("stetwork/broker: NewConsumer needs a worker, and the Envelope of a broker's package")
 	}
-	if o.ErrorLog == nil {
-		o.ErrorLog = slog.Default()
-	}
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
 	return stetmsg.NewDirect(stetmsg.Options[M]{Concurrency: w.Concurrency(), Observe: o.Observe, ErrorLog: o.ErrorLog},
 		func(ctx context.Context, m M, deliveries int) stetmsg.Decision {
 			it, err := item(envelope(m).Body)
