@@ -216,7 +216,7 @@ var defects = []defect{
 	{"postgres: Close leaves rollbacks behind", "store/postgres/postgres.go", "\ts.rollbacks.close()\n", "", some("CloseWaits", postgresTests)},
 	{"an operation with an open step is settled", "run.go", "\tif open == nil {\n\t\tdefer", "\tif open == nil || r.taken {\n\t\tdefer", some("OpenStep|Open", engineTests)},
 	{"a reconciler's resolution is applied to a newer record", "reconcile/one.go",
-		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Resolution", []string{"./reconcile"})},
+		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.count(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Resolution", []string{"./reconcile"})},
 	{"a reconciler decides about an attempt that Select has not seen", "reconcile/one.go",
 		"!dead(st.Record) || st.Record.Fence != shown.Fence {", "!dead(st.Record) {", some("Attempt", []string{"./reconcile"})},
 	{"a reconciler announces a next attempt although a step is open", "reconcile/one.go",
