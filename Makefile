@@ -17,7 +17,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-adapters bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ crashtest: services ## Kill a payments service 1,000 times, and its servers, on 
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments
 
 crashtest-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
-	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -long -table
+	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -long
 
 crashtest-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
 	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
@@ -100,8 +100,8 @@ model: ## Search every state of the protocol (2 min)
 mutants: services ## Break the product in some 190 ways, each of which the tests must notice (an hour)
 	cd $(PROOF) && $(GO) run ./mutants
 
-bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
-	cd bench && $(GO) run ./overhead && $(GO) run ./client && $(GO) run ./pairs
+bench: ## Measure the middleware of each framework beside the framework alone, and the SQLite store beside a transaction each (4 min)
+	cd bench && $(GO) run ./adapters && $(GO) run ./pairs
 
 versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 13, 14, 16, 17 and 18 from npm (7 min)
 	./store/postgres/versions.sh
@@ -112,29 +112,20 @@ bench-postgres: services ## Measure the PostgreSQL store beside what one writes 
 bench-sql: services ## Measure stet_begin and stet_settle from psycopg and node-postgres, beside a bare transaction and a table by hand (4 min)
 	cd bench && $(GO) run ./sql
 
-bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts, and on a cluster (6 min)
+bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
 	cd bench && $(GO) run ./redis
 
-bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
-	cd bench && $(GO) run ./proxy
-
-bench-async: services ## Measure operations from acceptance to outcome, beside River alone and embedded (5 min)
+bench-async: services ## Measure operations from acceptance to outcome, beside River alone (4 min)
 	cd bench && $(GO) run ./async
 
 trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
 	cd bench && $(GO) run ./trips
 
-bench-adapters: services ## Measure the middleware of each framework beside the framework alone, and Fiber's own; count what two processes execute (4 min)
-	cd bench && $(GO) run ./adapters
-
 bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware; count double executions (8 min)
 	cd bench && $(GO) run ./endtoend -docs ../docs
 
-bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and compare it with docs/capacity.md
-	cd bench && $(GO) run ./endtoend -capacity -docs ../docs
-
-bench-scale: services ## Measure operations at 10,000, a million and ten million records, and days of 1,000 requests/s whose records expire (15 min, 11 GB of disk)
-	cd bench && $(GO) run ./scale -charts ../docs/charts $(SCALE)
+bench-scale: services ## Measure operations at 10,000, a million and ten million records (12 min, 11 GB of disk)
+	cd bench && $(GO) run ./scale $(SCALE)
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

@@ -1,14 +1,11 @@
-// Command adapters measures what stet costs in each framework, for first requests and for
-// replays, beside the framework alone; and Fiber's own idempotency middleware beside
-// stetfiber's, on one Redis server. Then it counts executions where two processes get each
-// request at once, and fails if a key is executed twice behind stet.
+// Command adapters measures stet's cost in each framework, for first requests and for
+// replays, beside the framework alone.
 //
-// All requests take the way that users' do: over loopback connections that stay open. Those
-// of Lambda and Watermill, whose runtime and broker are not here, are calls in the process.
+// Requests use loopback connections that stay open. Lambda and Watermill are called in the
+// process, without their runtime and broker.
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,8 +19,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -31,35 +26,14 @@ var (
 	connections = flag.Int("connections", 16, "connections, each with one request at a time")
 	each        = flag.Duration("each", 700*time.Millisecond, "how long one measurement takes")
 	n           = flag.Int("rounds", 7, "rounds")
-	keys        = flag.Int("keys", 200, "keys that are sent to two processes at once")
 )
 
 func main() {
-	child.Main(childEnv, serveChild)
 	flag.Parse()
-	if err := run(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "skins:", err)
+	if err := overhead(); err != nil {
+		fmt.Fprintln(os.Stderr, "adapters:", err)
 		os.Exit(1)
 	}
-}
-
-func run(ctx context.Context) (err error) {
-	if err := overhead(); err != nil {
-		return err
-	}
-	r, err := rig.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	server, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
-	if err != nil {
-		return err
-	}
-	if err := besideOwn(ctx, server.Addr()); err != nil {
-		return err
-	}
-	return twoProcesses(ctx, server.Addr())
 }
 
 // executed counts what the handlers of all frameworks did.
@@ -183,7 +157,7 @@ func overhead() error {
 	}
 	for _, f := range frameworks {
 		bare, first, replay := rates[f.name+" bare"], rates[f.name+" first"], rates[f.name+" replay"]
-		name := "skin_" + strings.ReplaceAll(f.name, "/", "")
+		name := "adapter_" + strings.ReplaceAll(f.name, "/", "")
 		rounds.Figure(name+"_first_ratio", rounds.Ratio(first, bare), "x bare")
 		rounds.Figure(name+"_replay_ratio", rounds.Ratio(replay, bare), "x bare")
 	}

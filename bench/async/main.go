@@ -1,6 +1,6 @@
 // Command async measures operations from acceptance to outcome: on PostgreSQL with
-// River, beside River alone doing the same inserts, and embedded on SQLite, beside
-// what one writer can do. Acceptance is measured under that load, too.
+// River, beside River alone doing the same inserts. Acceptance is measured under that
+// load, too.
 package main
 
 import (
@@ -23,7 +23,6 @@ var (
 	workers = flag.Int("workers", 64, "operations run at a time")
 	conns   = flag.Int("connections", 48, "of the application's pool to PostgreSQL")
 	n       = flag.Int("rounds", 5, "rounds")
-	only    = flag.String("only", "", "river or embedded: measure that alone")
 )
 
 // patience bounds one measurement.
@@ -41,17 +40,10 @@ func run(ctx context.Context) error {
 	if *count < 100 || *callers < 1 || *workers < 1 || *conns < 1 || *n < 1 {
 		return errors.New("-operations must be 100 or more; -callers, -workers, -connections and -rounds must be positive")
 	}
-	parts := map[string]func(context.Context) error{"river": river, "embedded": embedded}
-	if part, ok := parts[*only]; ok {
-		return part(ctx)
-	}
-	if *only != "" {
-		return fmt.Errorf("-only: %q is neither river nor embedded", *only)
-	}
-	return errors.Join(river(ctx), embedded(ctx))
+	return river(ctx)
 }
 
-// body is what is ordered.
+// body is an order.
 type body struct {
 	Order int64
 	Text  string
@@ -90,7 +82,7 @@ type contest struct {
 type contender struct {
 	name   string
 	accept func(ctx context.Context, order int64) error
-	// work has what is accepted run, until end is called, and calls done with
+	// work runs accepted operations until end is called, and calls done with
 	// each outcome.
 	work func(ctx context.Context, done func()) (end func() error, err error)
 }

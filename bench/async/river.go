@@ -43,7 +43,7 @@ type plain body
 // Kind implements River's JobArgs.
 func (plain) Kind() string { return "plain" }
 
-// shop is what is measured on.
+// shop is the service under test.
 type shop struct {
 	pool   *pgxpool.Pool
 	store  *postgres.Store
@@ -148,7 +148,7 @@ func (s *shop) open(ctx context.Context) error {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// check compares what should have been done with what was.
+// check compares the number of rows with want.
 func (s *shop) check(ctx context.Context, want int) error {
 	var rows, different int
 	if err := s.pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT "order") FROM shipments`).Scan(&rows, &different); err != nil {
@@ -172,8 +172,8 @@ func (s *shop) acceptPlain(ctx context.Context, order int64) error {
 }
 
 // acceptIn is an order and its acceptance in one transaction, of InTx, as stethttp has
-// it. With a queue the job is in it, too; otherwise the worker's dispatcher hands what
-// was accepted to River, as much at a time as has come.
+// it. With a queue the job is in it, too; otherwise the worker's dispatcher passes
+// accepted operations to River, in batches.
 func (s *shop) acceptIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) func(context.Context, int64) error {
 	return func(ctx context.Context, order int64) error {
 		work, err := stetwork.NewWork("ship", body{order, text})
@@ -278,7 +278,7 @@ func (s *shop) start(ctx context.Context, jobs *riverqueue.Workers, done func())
 	if err != nil {
 		return nil, err
 	}
-	// Room for all: River drops what is not received in time.
+	// Room for all: River drops events that are not received in time.
 	events, unsubscribe := client.SubscribeConfig(&riverqueue.SubscribeConfig{ChanSize: 2 * *count, Kinds: []riverqueue.EventKind{riverqueue.EventKindJobCompleted}})
 	if err := client.Start(ctx); err != nil {
 		unsubscribe()

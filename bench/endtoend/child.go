@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -22,7 +21,7 @@ type order struct {
 	Redis    string // address
 	Files    string // folder of the service's machine
 
-	Targets []string      // of the network: what it is in front of
+	Targets []string      // of the network: the servers behind it
 	Delay   time.Duration // of the network, each way
 }
 
@@ -49,8 +48,7 @@ func beNetwork(ctx context.Context, o order) error {
 	return nil
 }
 
-// beService serves payments until the parent ends it. A second listener tells how many
-// connections of the pool are in use.
+// beService serves payments until the parent ends it.
 func beService(ctx context.Context, o order) error {
 	c, ok := named(o.Kind)
 	if !ok {
@@ -64,19 +62,13 @@ func beService(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
-	var listeners [2]net.Listener
-	for i := range listeners {
-		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil { //nolint:noctx // it is this machine
-			return err
-		}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is this machine
+	if err != nil {
+		return err
 	}
-	tell := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, s.pool.Stat().AcquiredConns())
-	})}
-	ended := make(chan error, 2)
-	go func() { ended <- h.Serve(listeners[0]) }()
-	go func() { ended <- tell.Serve(listeners[1]) }()
-	child.Ready(os.Stdout, listeners[0].Addr().String()+","+listeners[1].Addr().String())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(l) }()
+	child.Ready(os.Stdout, l.Addr().String())
 	select {
 	case <-ctx.Done():
 		return nil // the process ends, and all that it holds with it

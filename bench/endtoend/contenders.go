@@ -18,7 +18,7 @@ type contender struct {
 	says  string // for people
 	redis bool   // uses Redis
 	near  bool   // its records are on the service's machine, without a network between
-	keeps bool   // replays what it is asked for again
+	keeps bool   // replays stored outcomes
 	ours  bool
 	serve func(ctx context.Context, s *service) (handler, error)
 }

@@ -5,12 +5,9 @@
 //
 // All take turns in short rounds of one run. Printed are rates, the median and the 99th
 // percentile of what callers wait, and the processor time of each process by request. Then each
-// key is sent to two processes at once, and what is executed is counted: the command fails if
+// key is sent to two processes at once, and executions are counted: the command fails if
 // stet executes one twice, or gives two answers to one key. A goal of speed that is missed
 // fails nothing.
-//
-// With -capacity it runs one contender at a fixed rate instead, and compares the cores and
-// connections in use with what docs/capacity.md derives from the processor time by request.
 package main
 
 import (
@@ -44,7 +41,6 @@ type settings struct {
 func main() {
 	child.Main(childEnv, work)
 	s := settings{compare: contenders, load: loadAverage()}
-	var c capacity
 	flag.DurationVar(&s.each, "each", 400*time.Millisecond, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds that count")
 	flag.DurationVar(&s.budget, "budget", 7*time.Minute, "how long all measurements may take about; there are fewer rounds if they would take longer")
@@ -53,19 +49,11 @@ func main() {
 	flag.StringVar(&s.docs, "docs", "", "folder of the documentation, whose charts and tables are written (default none)")
 	trips := flag.String("trips", "0s,500us,2ms", "round trips to the stores")
 	callers := flag.String("callers", "1,16,64", "callers, each on a connection of its own")
-	compare := flag.String("contenders", "", "those that are compared (default all)")
-	flag.BoolVar(&c.run, "capacity", false, "run one contender at a fixed rate instead")
-	flag.StringVar(&c.kind, "contender", "stet_tx", "of -capacity")
-	flag.IntVar(&c.rate, "rate", 500, "requests a second, of -capacity")
-	flag.DurationVar(&c.long, "for", 3*time.Minute, "how long, of -capacity")
+	compare := flag.String("contenders", "", "contenders to compare (default all)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := s.parse(*trips, *callers, *compare)
-	switch {
-	case err != nil:
-	case c.run:
-		err = runCapacity(ctx, s, c)
-	default:
+	if err == nil {
 		var r *report
 		if r, err = run(ctx, s); err == nil {
 			err = r.print()

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/bench/internal/rounds"
 )
 
-// what is asked for.
+// kinds of requests.
 const (
 	first  = "first"
 	replay = "replay"

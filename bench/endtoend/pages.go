@@ -204,30 +204,3 @@ func cores(n float64) string {
 func connectionsFor(rate float64, each time.Duration) int {
 	return max(2, int(2*rate*each.Seconds()+0.999))
 }
-
-// check is what a long run showed beside what was derived for it.
-func (r *steady) check(short *cell, load float64) string {
-	var t markdown
-	held := float64(len(r.took)) / r.lasts.Seconds()
-	fmt.Fprintf(&t, "%s %s at %.0f requests/s for %v, round trip %s; derived from %d callers just before:\n\n",
-		conditions(load), short.says, held, r.lasts.Round(time.Second), ms(short.trip), short.callers)
-	t.head("", "derived", "used")
-	for i, process := range []string{"cores of the service", "cores of PostgreSQL", "cores of Redis"} {
-		if i < 2 || short.redis {
-			t.row(process, fmt.Sprintf("%.2f", short.each(i).Seconds()*held), fmt.Sprintf("%.2f", r.cpu[i].Seconds()/r.lasts.Seconds()))
-		}
-	}
-	t.row("connections of the service's pool in use, on average", fmt.Sprintf("%.1f", held*short.quantile(500).Seconds()), fmt.Sprintf("%.1f", r.inUse))
-	t.row("the same by the mean of the long run, which has its stalls", fmt.Sprintf("%.1f", held*mean(r.took).Seconds()), fmt.Sprintf("%.1f", r.inUse))
-	t.row("the most at a time", "–", fmt.Sprint(r.most))
-	t.row("median; 99th percentile", short3(milliseconds(short.quantile(500)))+" ms; –",
-		fmt.Sprintf("%s ms; %s ms", short3(milliseconds(r.took[len(r.took)/2])), short3(milliseconds(r.took[len(r.took)*99/100]))))
-	return t.String()
-}
-
-func mean(took []time.Duration) (sum time.Duration) {
-	for _, t := range took {
-		sum += t
-	}
-	return sum / time.Duration(len(took))
-}

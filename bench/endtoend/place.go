@@ -101,7 +101,6 @@ type target struct {
 	contender
 	process *child.Process
 	addr    string
-	stats   string // address
 }
 
 // at starts the network, and calls f.
@@ -109,12 +108,13 @@ func (p *place) at(ctx context.Context, trip time.Duration, f func(*neighbourhoo
 	n := &neighbourhood{place: p, trip: trip, services: map[string]*target{}}
 	n.order = order{Postgres: p.postgres.URL(p.database), Redis: p.redis.Addr(), Files: p.files}
 	if trip > 0 {
-		process, addrs, err := start(ctx, order{Targets: []string{p.postgres.Addr(), p.redis.Addr()}, Delay: trip / 2})
+		process, err := start(ctx, order{Targets: []string{p.postgres.Addr(), p.redis.Addr()}, Delay: trip / 2})
 		if err != nil {
 			return err
 		}
 		defer process.Kill()
-		n.order.Postgres, n.order.Redis = rig.Through(addrs[0], n.order.Postgres), addrs[1]
+		toPostgres, toRedis, _ := strings.Cut(process.Addr, ",")
+		n.order.Postgres, n.order.Redis = rig.Through(toPostgres, n.order.Postgres), toRedis
 	}
 	defer n.close()
 	if err := n.ping(); err != nil {
@@ -166,29 +166,20 @@ func (n *neighbourhood) service(ctx context.Context, c contender) (*target, erro
 func (n *neighbourhood) another(ctx context.Context, c contender) (*target, error) {
 	o := n.order
 	o.Kind = c.name
-	process, addrs, err := start(ctx, o)
+	process, err := start(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	return &target{contender: c, process: process, addr: addrs[0], stats: addrs[1]}, nil
+	return &target{contender: c, process: process, addr: process.Addr}, nil
 }
 
-// start starts a child process that says two addresses.
-func start(ctx context.Context, o order) (*child.Process, []string, error) {
+// start starts a child process.
+func start(ctx context.Context, o order) (*child.Process, error) {
 	command, err := child.Order(childEnv, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	process, err := child.Start(ctx, command)
-	if err != nil {
-		return nil, nil, err
-	}
-	addrs := strings.Split(process.Addr, ",")
-	if len(addrs) != 2 {
-		process.Kill()
-		return nil, nil, fmt.Errorf("a child says that it listens on %q", process.Addr)
-	}
-	return process, addrs, nil
+	return child.Start(ctx, command)
 }
 
 // used is what processes have used: the service, PostgreSQL, Redis.

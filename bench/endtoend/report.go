@@ -56,7 +56,6 @@ func (r *report) print() error {
 			rounds.Figure(name+"_cpu_redis", micros(c.each(2)), "us")
 		}
 	}
-	r.printGoals()
 	err := r.promises()
 	if err != nil || r.docs == "" {
 		return err
@@ -64,7 +63,7 @@ func (r *report) print() error {
 	return errors.Join(r.draw(), r.write())
 }
 
-// promises tells what was executed twice.
+// promises reports operations that were executed twice.
 func (r *report) promises() (err error) {
 	if len(r.twice) > 0 {
 		fmt.Printf("\n%d keys, each sent to two processes at once\n", r.keys)
@@ -83,71 +82,6 @@ func (r *report) promises() (err error) {
 		}
 	}
 	return err
-}
-
-// goal compares a rate with another's: at least so much of it.
-type goal struct {
-	of, beside string
-	what       []string
-	least      float64
-	applies    func(trip time.Duration, callers int) bool
-}
-
-func everywhere(time.Duration, int) bool      { return true }
-func manyCallers(_ time.Duration, n int) bool { return n == 64 }
-
-var both = []string{first, replay}
-
-var goals = []goal{
-	{"stet_tx", "byhand", both, 1.15, everywhere},
-	{"stet_tx", "byhand_plain", both, 1.15, everywhere},
-	{"stet_tx", "bare", []string{first}, 0.9, manyCallers},
-	{"stet_lease", "byhand", both, 1, everywhere},
-	{"stet_sqlite", "byhand", both, 1, everywhere},
-	{"stet_redis", "byhand", both, 1, everywhere},
-	{"stet_redis", "fiber3_redis", both, 1, everywhere},
-	{"stet_redis", "fiber2_redis", both, 1, everywhere},
-}
-
-// slowNetwork is where the median of transactions is compared with the bare handler's.
-const slowNetwork = 2 * time.Millisecond
-
-func (r *report) printGoals() {
-	fmt.Printf("\ngoals: rates are compared round by round; a miss fails nothing\n")
-	for _, g := range goals {
-		for _, trip := range r.trips {
-			for _, callers := range r.callers {
-				for _, what := range g.what {
-					if g.applies(trip, callers) {
-						r.printGoal(g, what, trip, callers)
-					}
-				}
-			}
-		}
-	}
-	for _, callers := range r.callers {
-		one, other := r.find("stet_tx", first, slowNetwork, callers), r.find("bare", first, slowNetwork, callers)
-		if one != nil && other != nil {
-			ratio := float64(one.quantile(500)) / float64(other.quantile(500))
-			tell(fmt.Sprintf("endtoend_goal_p50_stet_tx_bare_%s_%d", tripName(slowNetwork), callers), ratio, "at most 1.05", ratio <= 1.05)
-		}
-	}
-}
-
-func (r *report) printGoal(g goal, what string, trip time.Duration, callers int) {
-	one, other := r.find(g.of, what, trip, callers), r.find(g.beside, what, trip, callers)
-	if one == nil || other == nil {
-		return
-	}
-	ratio := rounds.Ratio(one.rates, other.rates)
-	tell(figureName("goal_"+g.of+"_"+g.beside, what, trip, callers), ratio, fmt.Sprint("at least ", g.least), ratio >= g.least)
-}
-
-func tell(name string, ratio float64, want string, met bool) {
-	rounds.Figure(name, ratio, "x")
-	if !met {
-		fmt.Printf("goal missed: %s is %.3g, %s was wanted\n", name, ratio, want)
-	}
 }
 
 // drawn are the contenders in charts: as many as there are colours.
@@ -174,7 +108,7 @@ func (r *report) draw() error {
 		{"endtoend-cpu.svg", fmt.Sprintf("Processor time of a first request, %d callers", middle), "µs", first, middle, func(c *cell) float64 { return micros(c.total()) }},
 	}
 	for _, ch := range charts {
-		bars := chart.Bars{Title: ch.title, Y: chart.Axis{Name: ch.unit}}
+		bars := chart.Bars{Title: ch.title, Unit: ch.unit}
 		if rough(r.load) {
 			bars.Title += " (rough: a busy machine)"
 		}

@@ -88,7 +88,7 @@ func (n *neighbourhood) share(processes [2]*target, part int) (differing int, er
 	return differing, nil
 }
 
-// insist asks until there is a receipt, as a client does that is told that its request is in
+// insist asks until there is a receipt, as a client does whose request is in
 // flight.
 func insist(conn *post.Conn, key string) (receipt string, err error) {
 	const tries, conflict, created = 20, 409, 201

@@ -67,7 +67,7 @@ func (b *jetStream) bare(ctx context.Context, handle func(context.Context, strin
 		case ms <- m:
 		case <-ctx.Done():
 		}
-	}, js.PullMaxMessages(8**workers)) // as many as the wrapped one has in hand
+	}, js.PullMaxMessages(8**workers)) // as many as the wrapped one holds
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,11 @@
 // handler that inserts a row; there also beside what one writes by hand so that a
 // message has its effect once: a table of the ids that were seen.
 //
-// Both sides have the same workers, twice as many messages in hand or asked for
+// Both sides have the same workers, twice as many messages held or requested
 // (on JetStream eight times), and acknowledge one by one; rounds alternate. On
-// JetStream the bare consumer has up to as many as its workers more in hand,
-// because what they hold no longer counts as asked for; and grouped transactions
-// have half as many more in hand on either broker, see stetmsg.Options.Group.
+// JetStream the bare consumer holds more messages, up to one for each worker,
+// because messages held by workers no longer count as requested. Grouped
+// transactions hold half as many more on either broker, see stetmsg.Options.Group.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// broker is what is measured on.
+// broker is the broker under test.
 type broker interface {
 	// fill publishes messages with new ids.
 	fill(ctx context.Context, ids []string) error
@@ -206,7 +206,7 @@ func (b *bench) measure(ctx context.Context, consume func(ctx context.Context, d
 		defer cancel()
 		all := make(chan struct{})
 		var handled atomic.Int64
-		var began time.Time // from the first message on: wiring is not what is measured
+		var began time.Time // from the first message on: wiring is not measured
 		ended := make(chan error, 1)
 		go func() {
 			ended <- consume(ctx, func() {

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -130,19 +129,7 @@ func one(res sql.Result, err error) error {
 var keys atomic.Int64
 
 // load makes pairs with so many callers for a while.
-func load(ctx context.Context, callers int, p pair) (float64, error) {
-	var wg sync.WaitGroup
-	var done atomic.Int64
-	errs := make([]error, callers)
-	began := time.Now()
-	for i := range callers {
-		wg.Go(func() {
-			for time.Since(began) < *each && errs[i] == nil {
-				errs[i] = p(ctx, store.Digest("bench", "s", fmt.Sprint(keys.Add(1))))
-				done.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return float64(done.Load()) / time.Since(began).Seconds(), errors.Join(errs...)
+func load(ctx context.Context, callers int, p pair) (rate float64, err error) {
+	rate, _, err = rounds.Load(callers, *each, func(int) error { return p(ctx, store.Digest("bench", "s", fmt.Sprint(keys.Add(1)))) })
+	return rate, err
 }

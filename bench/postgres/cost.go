@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// meter reads what the server has spent so far: all of its processes, those that have
-// ended, too, and what it has written to its log (WAL).
+// meter reads the server's use so far: processor time of all its processes, ended ones
+// included, and bytes of its log (WAL).
 type meter struct {
 	pool   *pgxpool.Pool
 	server string // the process that is the parent of the others

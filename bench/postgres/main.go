@@ -107,7 +107,7 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// figures are the costs that are printed, by what is measured.
+// figures are the printed costs, by contender.
 var figures = map[string]string{"a' insert + update": "plain", "b stet, lease": "lease", "c bare transaction": "bare", "d stet, transaction": "tx",
 	"e replay": "replay", "g replay in RunTx": "tx_replay"}
 
@@ -122,7 +122,7 @@ const tables = `
 CREATE TABLE plain (id bytea PRIMARY KEY, state int, at timestamptz DEFAULT now(), result bytea);
 CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account text, amount int);`
 
-// bench is what is measured.
+// bench measures one server.
 type bench struct {
 	pool    *pgxpool.Pool
 	store   *postgres.Store

@@ -1,9 +1,8 @@
 // Command redis measures claim + settle of 1 KB on the Redis store, through both
 // client libraries, beside redis-benchmark sending the same scripts over as many
 // connections with as many commands in flight; and replays, with and without the
-// local cache. It does so on private servers: one that keeps nothing on disk, one
-// with appendfsync always; and what pairs cost the client and the servers, there and on a
-// cluster.
+// local cache. It starts its own servers: one without persistence, and one
+// with appendfsync always.
 package main
 
 import (
@@ -17,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,11 +33,10 @@ import (
 )
 
 var (
-	each      = flag.Duration("each", time.Second, "how long one measurement takes, about")
-	n         = flag.Int("rounds", 5, "rounds")
-	levels    = flag.String("callers", "1,16,64,256", "numbers of concurrent callers")
-	clustered = flag.Int("cluster", 256, "concurrent callers of a cluster of three servers; 0: no cluster")
-	disks     = flag.String("persistence", "none,always", "none, always or both")
+	each   = flag.Duration("each", time.Second, "how long one measurement takes, about")
+	n      = flag.Int("rounds", 5, "rounds")
+	levels = flag.String("callers", "1,16,64,256", "numbers of concurrent callers")
+	disks  = flag.String("persistence", "none,always", "none, always or both")
 )
 
 const (
@@ -87,16 +84,12 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if *clustered > 0 {
-		return cluster(ctx, r, *clustered)
-	}
 	return nil
 }
 
-// bench is what is measured on one server.
+// bench measures one server.
 type bench struct {
 	server          *rig.RedisServer
-	servers         []*rig.RedisServer // whose processor time counts
 	rueidis, goOnes *redis.Store
 	cached          store.Store
 	claim, settle   []string // commands, as the store sends them
@@ -115,7 +108,7 @@ func measure(ctx context.Context, server *rig.RedisServer, persistence string) e
 		return err
 	}
 	defer ruClient.Close()
-	b := &bench{server: server, servers: []*rig.RedisServer{server}}
+	b := &bench{server: server}
 	quiet := redis.Options{Logger: slog.New(slog.DiscardHandler)}
 	if b.goOnes, err = redis.New(ctx, goClient, quiet); err != nil {
 		return err
@@ -269,13 +262,6 @@ func (b *bench) level(ctx context.Context, persistence string, callers int) erro
 		rounds.Figure(name(short+"_benchmark"), rounds.Median(rates["redis-benchmark as "+c]), "pairs/s")
 		rounds.Figure(name(short+"_ratio"), rounds.Ratio(rates[c], rates["redis-benchmark as "+c]), "x redis-benchmark")
 	}
-	for short, s := range map[string]store.Store{"rueidis": b.rueidis, "goredis": b.goOnes} {
-		it, err := b.spend(ctx, s, callers)
-		if err != nil {
-			return err
-		}
-		tell([]spending{it}, func(what string) string { return name(short + "_" + what) })
-	}
 	rounds.Figure(name("replays"), rounds.Median(rates["replays"]), "replays/s")
 	rounds.Figure(name("replays_cached"), rounds.Median(rates["replays, cached"]), "replays/s")
 	rounds.Figure(name("replays_cached_ratio"), rounds.Ratio(rates["replays, cached"], rates["replays"]), "x network")
@@ -283,19 +269,7 @@ func (b *bench) level(ctx context.Context, persistence string, callers int) erro
 }
 
 // load calls op with so many callers for a while.
-func load(ctx context.Context, callers int, op func(context.Context) error) (float64, error) {
-	var wg sync.WaitGroup
-	var done atomic.Int64
-	errs := make([]error, callers)
-	began := time.Now()
-	for i := range callers {
-		wg.Go(func() {
-			for time.Since(began) < *each && errs[i] == nil {
-				errs[i] = op(ctx)
-				done.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return float64(done.Load()) / time.Since(began).Seconds(), errors.Join(errs...)
+func load(ctx context.Context, callers int, op func(context.Context) error) (rate float64, err error) {
+	rate, _, err = rounds.Load(callers, *each, func(int) error { return op(ctx) })
+	return rate, err
 }

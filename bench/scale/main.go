@@ -1,7 +1,6 @@
-// Command scale measures what a claim, a settle, a replay and a sweep cost by how many records
-// there are: the same store with few and with many, side by side in short turns, so that what
-// else the machine does weighs on all alike. It says what a record takes, and what becomes of
-// a store over days of requests whose records expire and are forgotten.
+// Command scale measures the cost of a claim, a settle, a replay and a sweep by the number of
+// records: the same store with few and with many, side by side in short turns, so that other
+// load on the machine affects all alike. It also prints the size of a record.
 //
 // The records of PostgreSQL and SQLite are made by SQL after the first, which an engine has
 // written: the same columns, with the IDs and fingerprints of other keys. Engines then ask for
@@ -16,14 +15,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/stet-go/stet/bench/internal/chart"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/test/rig"
 )
@@ -36,16 +32,12 @@ const (
 	most      = 10_000_000
 )
 
-// options say what is measured.
+// options are the flags.
 type options struct {
 	stores []string
 	sizes  map[string][]int // by store
 	rounds int
 	turn   int // operations of one turn
-	rate   int // requests a second of the days
-	days   int
-	day    time.Duration
-	charts string // a folder; "" for none
 }
 
 func main() {
@@ -56,10 +48,6 @@ func main() {
 	within := flag.Duration("within", 20*time.Minute, "how long all of it may take")
 	flag.IntVar(&o.rounds, "rounds", 20, "how often each is measured")
 	flag.IntVar(&o.turn, "turn", 256, "operations each time")
-	flag.IntVar(&o.rate, "rate", 1000, "requests a second of the days")
-	flag.IntVar(&o.days, "days", 6, "how many days")
-	flag.DurationVar(&o.day, "day", 15*time.Second, "how long a day is: a record is kept for one, its result for half of it")
-	flag.StringVar(&o.charts, "charts", "", "a folder for the charts; none are drawn without")
 	flag.Parse()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), *within, fmt.Errorf("it took longer than %v (-within)", *within))
 	defer cancel()
@@ -102,8 +90,8 @@ func (o *options) choose(stores, sizes string, others int) error {
 		}
 		o.stores = append(o.stores, name)
 	}
-	if o.turn < callers || o.rounds < 1 || o.rate < 1 || o.days < 0 || o.day < time.Second {
-		return fmt.Errorf("-turn must be %d or more, -rounds and -rate 1, -day a second", callers)
+	if o.turn < callers || o.rounds < 1 {
+		return fmt.Errorf("-turn must be %d or more, -rounds 1", callers)
 	}
 	return nil
 }
@@ -114,28 +102,19 @@ func (o *options) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	d := drawing{costs: make(map[string][]chart.Series)}
 	for _, name := range o.stores {
-		if err := o.compare(ctx, r, name, &d); err != nil {
+		if err := o.compare(ctx, r, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if o.days > 0 {
-		if err := o.live(ctx, r, &d); err != nil {
-			return err
-		}
-	}
-	if o.charts == "" {
-		return nil
-	}
-	return d.save(o.charts)
+	return nil
 }
 
 // compare measures one store with few and with many records.
-func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawing) (err error) {
+func (o *options) compare(ctx context.Context, r *rig.Rig, name string) (err error) {
 	var server *pg
 	if name == "postgres" {
-		if server, err = startPostgres(ctx, r, large); err != nil {
+		if server, err = startPostgres(ctx, r); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, server.server.Close()) }()
@@ -159,7 +138,7 @@ func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawi
 	if err != nil {
 		return err
 	}
-	o.tell(name, places, rates, d)
+	o.tell(name, places, rates)
 	for _, p := range places {
 		if err := p.first(ctx, name); err != nil {
 			return err
@@ -171,7 +150,7 @@ func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawi
 	return nil
 }
 
-// fill makes the places of a store, and returns with an error those that it has made.
+// fill makes the places of a store, and also returns them with an error.
 func (o *options) fill(ctx context.Context, r *rig.Rig, server *pg, name string) (places []*place, err error) {
 	for _, size := range o.sizes[name] {
 		began := time.Now()
@@ -208,54 +187,4 @@ func (o *options) fill(ctx context.Context, r *rig.Rig, server *pg, name string)
 	return places, nil
 }
 
-// live has all stores live through days, at the same time: they are not busy.
-func (o *options) live(ctx context.Context, r *rig.Rig, d *drawing) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	all, errs := make([][]dayOf, len(o.stores)), make([]error, len(o.stores))
-	var wg sync.WaitGroup
-	for i, name := range o.stores {
-		wg.Go(func() {
-			if all[i], errs[i] = o.lived(ctx, r, name); errs[i] != nil {
-				errs[i] = fmt.Errorf("%s: %w", name, errs[i])
-				cancel(errs[i])
-			}
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for i, name := range o.stores {
-		o.tellDays(name, all[i], d)
-	}
-	return nil
-}
-
-// lived has one store live through days.
-func (o *options) lived(ctx context.Context, r *rig.Rig, name string) (all []dayOf, err error) {
-	var s *site
-	switch name {
-	case "postgres":
-		var server *pg
-		if server, err = startPostgres(ctx, r, hasty); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, server.server.Close()) }()
-		s, err = server.site(ctx)
-	case "sqlite":
-		s, err = siteSQLite(ctx)
-	default:
-		s, err = siteRedis(ctx, r)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	return live(ctx, s, o.rate, o.days, o.day)
-}
-
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-// chartFile is where a chart goes.
-func chartFile(dir, name string) string { return filepath.Join(dir, name+".svg") }

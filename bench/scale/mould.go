@@ -20,12 +20,11 @@ import (
 // late is the part of the records that is made when the indexes are there: one in so many.
 const late = 33
 
-// multiply makes size records of the first one, columns and all, by COPY: it changes what
-// tells operations apart, and moves the times. The table has no index in the meantime, and gets
-// them back as they were. The index of IDs is built as full as one that has grown in no
-// order is. There is room where twice as many records have been removed as then come after a
-// checkpoint, as they do in five minutes at 1,000 a second where there are ten million. Those
-// are made by last, to be called when all tables have had their checkpoint, which is the server's.
+// multiply makes size records of the first one by COPY: it changes the ID, scope, fingerprint,
+// owner and fence, and moves the times. The indexes are dropped in the meantime, and restored
+// then. The index of IDs is filled as if IDs had come in random order. There is free space for the
+// records that come after a checkpoint: those of five minutes at 1,000 a second if there are ten
+// million. last makes these; call it when all tables have had their checkpoint.
 func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size, expired int) (last func(context.Context) error, err error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -75,7 +74,7 @@ func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size,
 // announced is how many records are made from one line of progress to the next.
 const announced = 1_000_000
 
-// mould makes rows of one that the store has written, in the binary format of COPY.
+// mould makes rows from a row of the store, in the binary format of COPY.
 type mould struct {
 	first         store.Record
 	size, expired int

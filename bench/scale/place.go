@@ -26,9 +26,9 @@ type place struct {
 	expired int // how many of them are past the time of their result, the first ones
 	steps   int // how many calls a turn of the sweep is, where it finds nothing
 	st      sweeping
-	written func(context.Context) (int64, error)    // bytes of WAL, so far; nil where that is not known
-	weigh   func(context.Context) ([]weight, error) // what it keeps on disk or in memory
-	held    func(context.Context) (float64, error)  // bytes of disk in all, what is not a record's included
+	written func(context.Context) (int64, error)    // bytes of WAL, so far; nil if unknown
+	weigh   func(context.Context) ([]weight, error) // its size on disk or in memory
+	held    func(context.Context) (float64, error)  // bytes of disk in all
 	flush   func(context.Context) error             // a checkpoint; nil where there is none
 	last    func(context.Context) error             // makes the last of the records; nil where all are there
 	close   func() error
@@ -49,7 +49,7 @@ type weight struct {
 	bytes float64
 }
 
-// turn is what is measured of each place in turns.
+// turn is one measurement of each place, in turns.
 type turn struct {
 	name string
 	do   func(p *place, ctx context.Context, n int) (done int, err error)
@@ -124,7 +124,7 @@ func (p *place) claim(ctx context.Context, n int) (int, error) {
 	})
 }
 
-// settle settles what was claimed.
+// settle settles claimed operations.
 func (p *place) settle(ctx context.Context, _ int) (int, error) {
 	claims := p.claims
 	p.claims = nil
@@ -133,7 +133,7 @@ func (p *place) settle(ctx context.Context, _ int) (int, error) {
 	})
 }
 
-// replay claims operations that have an outcome, any of those that a table was filled with.
+// replay claims operations that have an outcome, any of the filled ones.
 func (p *place) replay(ctx context.Context, n int) (int, error) {
 	which := make([]int, n)
 	for i := range which {

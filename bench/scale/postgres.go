@@ -16,14 +16,13 @@ import (
 // pg is a server of PostgreSQL.
 type pg struct{ server *rig.PostgresServer }
 
-// large are the settings of a server that is to hold ten million records: a share of memory
-// that is usual for one, and what spares it the WAL of filling it, where there is no standby.
-// What operations write is the same. All else, autovacuum and durability included, is as it
-// comes.
+// large are the settings of a server with ten million records: the usual share of memory, and
+// no WAL of the filling, which a server without a standby does not need. Operations write the
+// same. All other settings, autovacuum and durability included, are the defaults.
 var large = map[string]string{"shared_buffers": "2GB", "max_wal_size": "3GB", "wal_level": "minimal", "max_wal_senders": "0"}
 
-func startPostgres(ctx context.Context, r *rig.Rig, settings map[string]string) (*pg, error) {
-	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: settings})
+func startPostgres(ctx context.Context, r *rig.Rig) (*pg, error) {
+	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: large})
 	return &pg{server}, err
 }
 
@@ -144,26 +143,4 @@ func onOne(ctx context.Context, pool *pgxpool.Pool, statements []string) error {
 		}
 	}
 	return nil
-}
-
-// hasty are the settings of a server for the days: what it does by the clock it does sooner,
-// as the days are shorter. How hard autovacuum works, and after how many changes, stays.
-var hasty = map[string]string{"autovacuum_naptime": "1s", "checkpoint_timeout": "30s"}
-
-// site is an empty database for days.
-func (g *pg) site(ctx context.Context) (*site, error) {
-	pool, st, closing, err := g.empty(ctx)
-	if err != nil {
-		return nil, err
-	}
-	look := func(ctx context.Context) (h health, err error) {
-		err = pool.QueryRow(ctx, `SELECT pg_total_relation_size(relid), n_dead_tup, (pg_current_wal_insert_lsn() - '0/0')::float8, autovacuum_count,
-			pg_indexes_size(relid) FROM pg_stat_user_tables WHERE relid = 'stet.records'::regclass`).Scan(&h.size, &h.dead, &h.written, &h.vacuums, &h.indexes)
-		return h, err
-	}
-	records := func(ctx context.Context) (n int, err error) {
-		err = pool.QueryRow(ctx, "SELECT count(*) FROM stet.records").Scan(&n)
-		return n, err
-	}
-	return &site{name: "postgres", dead: "dead row versions", st: st, look: look, records: records, close: closing}, nil
 }

@@ -88,7 +88,7 @@ func fillRedis(ctx context.Context, r *rig.Rig, size int) (p *place, err error) 
 	return p, nil
 }
 
-// durable has the server write all to disk, and whatever comes before it answers.
+// durable makes the server write all data to disk, and later writes before it answers.
 func durable(ctx context.Context, server *rig.RedisServer) error {
 	for _, set := range [][]string{{"appendfsync", "always"}, {"appendonly", "yes"}} {
 		if _, err := server.CLI(ctx, "CONFIG", "SET", set[0], set[1]); err != nil {
@@ -122,29 +122,4 @@ func info(ctx context.Context, server *rig.RedisServer, name string) (float64, e
 		}
 	}
 	return 0, fmt.Errorf("redis does not tell its %s", name)
-}
-
-// siteRedis is an empty server for days.
-func siteRedis(ctx context.Context, r *rig.Rig) (*site, error) {
-	st, server, closing, err := openRedis(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	if err := durable(ctx, server); err != nil {
-		return nil, errors.Join(err, closing())
-	}
-	var written, before float64 // the file is written anew now and then, and smaller then
-	look := func(ctx context.Context) (h health, err error) {
-		if h.size, err = info(ctx, server, "used_memory_dataset"); err == nil {
-			h.disk, err = info(ctx, server, "aof_current_size")
-		}
-		written, before = written+max(0, h.disk-before), h.disk
-		h.written = written
-		return h, err
-	}
-	records := func(ctx context.Context) (int, error) {
-		all, err := server.CLI(ctx, "--scan", "--pattern", "stet:*:op:*")
-		return strings.Count(all, ":op:"), err
-	}
-	return &site{name: "redis", st: st, look: look, records: records, close: closing}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,13 +13,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// TestAShortForm runs all of the command, with few records and short days.
+// TestAShortForm runs all of the command, with few records.
 func TestAShortForm(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"postgres", "sqlite", "redis"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := options{sizes: make(map[string][]int), rounds: 2, turn: 32, rate: 100, days: 3, day: 3 * time.Second, charts: t.TempDir()}
+			o := options{sizes: make(map[string][]int), rounds: 2, turn: 32}
 			if err := o.choose(name, "1000,2000", 2000); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +82,7 @@ func written(t *testing.T, st store.Store) store.ID {
 func TestRecordsMadeBySQLAreAsTheStoreWritesThem(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
-		g, err := startPostgres(t.Context(), newRig(t), nil)
+		g, err := startPostgres(t.Context(), newRig(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,51 +181,8 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 	}
 }
 
-// unswept is a store that forgets nothing.
-type unswept struct{ sweeping }
-
-func (unswept) Sweep(context.Context, int) (store.Swept, error) { return store.Swept{}, nil }
-
-// TestDaysThatGoWrongAreFound: so do days in which a record is lost, or none is removed.
-func TestDaysThatGoWrongAreFound(t *testing.T) {
-	t.Parallel()
-	days := func(change func(*site)) error {
-		s, err := siteSQLite(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.close()
-		change(s)
-		_, err = live(t.Context(), s, 100, 1, 3*time.Second)
-		return err
-	}
-	t.Run("records are lost", func(t *testing.T) {
-		t.Parallel()
-		err := days(func(s *site) { s.st = lossy{s.st} })
-		if err == nil || !strings.Contains(err.Error(), "broken: request") || !strings.Contains(err.Error(), "is lost") {
-			t.Error(err)
-		}
-	})
-	t.Run("none is removed", func(t *testing.T) {
-		t.Parallel()
-		if err := days(func(s *site) { s.st, s.patience = unswept{s.st}, time.Second }); err == nil || !strings.Contains(err.Error(), "records are left") {
-			t.Error(err)
-		}
-	})
-}
-
-// lossy is a store that keeps nothing of every other key.
-type lossy struct{ sweeping }
-
-func (l lossy) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	if c.ID[31]%2 == 0 {
-		return l.Release(ctx, c, store.Retention{})
-	}
-	return l.sweeping.Settle(ctx, c, out, keep)
-}
-
 func TestFlagsThatCannotBeAreRefused(t *testing.T) {
-	good := options{rounds: 1, turn: callers, rate: 1, day: time.Second}
+	good := options{rounds: 1, turn: callers}
 	for _, c := range []struct {
 		stores, sizes string
 		change        func(*options)

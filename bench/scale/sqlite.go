@@ -55,7 +55,7 @@ func fillSQLite(ctx context.Context, size, expired int) (p *place, err error) {
 	return p, multiplySQLite(ctx, st.DB(), first, size, expired)
 }
 
-// onDisk is the size of a file, and of those that SQLite keeps beside it.
+// onDisk is the size of a file, its WAL and its shared-memory file.
 func onDisk(path string) (all float64, err error) {
 	for _, name := range []string{path, path + "-wal", path + "-shm"} {
 		info, err := os.Stat(name)
@@ -138,39 +138,4 @@ func copySQLite(ctx context.Context, db *sql.DB, fence int64) (string, error) {
 		}
 	}
 	return fmt.Sprintf("INSERT INTO stet_records (%s) SELECT %s FROM stet_records WHERE fence = %d", strings.Join(names, ", "), strings.Join(to, ", "), fence), nil
-}
-
-// writtenByUs is how many bytes this process has sent to the disk; 0 where the system does
-// not tell.
-func writtenByUs() float64 {
-	all, err := os.ReadFile("/proc/self/io")
-	if err != nil {
-		return 0
-	}
-	var n float64
-	_, after, _ := strings.Cut(string(all), "\nwrite_bytes: ")
-	_, _ = fmt.Sscan(after, &n) // else 0
-	return n
-}
-
-// siteSQLite is an empty file for days.
-func siteSQLite(ctx context.Context) (*site, error) {
-	st, path, closing, err := openSQLite(ctx)
-	if err != nil {
-		return nil, err
-	}
-	look := func(ctx context.Context) (h health, err error) {
-		err = st.DB().QueryRowContext(ctx, "SELECT f.freelist_count, p.page_count * s.page_size FROM pragma_freelist_count f, pragma_page_count p, pragma_page_size s").Scan(&h.dead, &h.size)
-		if err != nil {
-			return h, err
-		}
-		h.written = writtenByUs()
-		h.disk, err = onDisk(path)
-		return h, err
-	}
-	records := func(ctx context.Context) (n int, err error) {
-		err = st.DB().QueryRowContext(ctx, "SELECT count(*) FROM stet_records").Scan(&n)
-		return n, err
-	}
-	return &site{name: "sqlite", dead: "free pages", st: st, look: look, records: records, close: closing}, nil
 }

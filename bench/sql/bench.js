@@ -59,7 +59,7 @@ const ways = {
   },
 };
 
-// measure returns transactions per second, and how many there were. keys makes keys, or has those that are known.
+// measure returns transactions per second, and how many there were. keys makes new keys, or returns known ones.
 async function measure(way, clients, keys) {
   let done = 0;
   const began = performance.now();

@@ -59,7 +59,7 @@ async def hand(connection, key):
 
 
 async def measure(way, connections, keys):
-    """Transactions per second. keys makes keys, or has those that are known."""
+    """Transactions per second. keys makes new keys, or returns known ones."""
     done, end = 0, time.monotonic() + EACH
 
     async def caller(connection):

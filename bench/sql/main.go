@@ -113,7 +113,7 @@ func prepare(ctx context.Context, url string) error {
 	return err
 }
 
-// report prints figures, and compares the rows of each way with what was done.
+// report prints figures, and compares the rows of each way with the number of transactions.
 func report(out []byte) error {
 	compared := 0
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {

@@ -9,8 +9,8 @@ import (
 )
 
 // counter is a proxy in front of PostgreSQL or Redis that counts round trips: a request that
-// is sent while its connection waits for no other answer begins one. What is sent before the
-// answer has come shares the trip, as in a pipeline. Requests whose answer no caller waits for are
+// is sent while its connection waits for no answer begins one. A request sent before that
+// answer shares the trip, as in a pipeline. Requests whose answer no caller waits for are
 // not counted.
 type counter struct {
 	target   string
@@ -24,8 +24,8 @@ type counter struct {
 	conns []net.Conn // of both sides
 }
 
-// protocol reads one message of a connection. begin reads the first of a client, which
-// asks; it is nil where that is like the others.
+// protocol reads one message of a connection. begin reads a client's first message;
+// nil if it is like the others.
 type protocol struct {
 	begin    func(client *bufio.Reader, to io.Writer) (message []byte, err error)
 	request  func(client *bufio.Reader) (message []byte, asks bool, err error)

@@ -1,7 +1,7 @@
 // Command trips counts the round trips to the store of each call as a user makes it: exactly,
 // by a proxy that reads the protocol of the store. It counts for PostgreSQL and Redis, for
-// first requests, replays, duplicates of what is running, and mismatches. Duplicates are asked
-// for by another engine, as another process would: one that has seen nothing yet.
+// first requests, replays, duplicates in flight, and mismatches. Duplicates are sent
+// by another engine, as by another process.
 package main
 
 import (

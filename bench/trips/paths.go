@@ -19,7 +19,7 @@ import (
 )
 
 // path is a way to run an operation, as a user calls it. call runs it, or finds it run,
-// and says what it found; the handler calls inside, if it is not nil, once it runs.
+// and returns the result; the handler calls inside, if it is not nil, once it runs.
 type path struct {
 	name string
 	call func(ctx context.Context, key, body string, inside func()) (found, error)

@@ -260,9 +260,8 @@ func (b *bench) path(ctx context.Context, p, second path, warm bool) error {
 	return errors.Join(err, <-ended)
 }
 
-// count counts the round trips of a call by a process, also of what it leaves to be done
-// behind its answer, without those of calls that are counted in the meantime. What it finds must be
-// what.
+// count counts the round trips of a call by a process, including those after its answer,
+// without those of calls that are counted in the meantime. Its result must be what.
 func (b *bench) count(ctx context.Context, on *process, path string, what found, keep bool, call func() (found, error)) error {
 	before, err := b.settled(ctx, on)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/stet-go/stet/internal/test/rig"
 )
 
-// TestRoundTripsAreAsWritten compares what is counted with testdata/trips.txt: a trip more is a
-// defect, and a trip less must be written down.
+// TestRoundTripsAreAsWritten compares the counts with testdata/trips.txt: one more is a
+// defect, and one less must be written down.
 func TestRoundTripsAreAsWritten(t *testing.T) {
 	r, err := rig.New()
 	if err != nil {

@@ -9,10 +9,9 @@ import (
 // Bars draws values in groups, one bar of each series in each.
 type Bars struct {
 	Title  string
-	Y      Axis
+	Unit   string // of the values; the axis begins at 0, so that heights compare
 	Groups []string
 	Series []Bar // at most six
-	Marks  []Mark
 }
 
 // Bar is one series: a value for each group, in their order.
@@ -21,7 +20,8 @@ type Bar struct {
 	Values []float64
 }
 
-// SVG implements Drawing.
+// SVG returns the document. It is an error if the figures cannot be drawn: none, a value
+// that is negative or no number, or more series than there are colours.
 func (b Bars) SVG() ([]byte, error) {
 	var names []string
 	var all []float64
@@ -36,9 +36,7 @@ func (b Bars) SVG() ([]byte, error) {
 		return nil, err
 	}
 	var s sheet
-	s.begin(b.Title, b.desc(), b.Y, names, slices.Max(all), b.Marks, func(i int, x, y float64) {
-		s.printf(`<rect class="s%d f" x="%s" y="%s" width="11" height="11" rx="2"/>`+"\n", i, px(x-5), px(y-5.5))
-	})
+	s.begin(b, names, slices.Max(all))
 	group := float64(right-left) / float64(len(b.Groups))
 	bar := min(64, group*0.8/float64(len(b.Series)))
 	for g, name := range b.Groups {
@@ -55,10 +53,11 @@ func (b Bars) SVG() ([]byte, error) {
 			}
 		}
 	}
-	return s.end("", b.Marks), nil
+	s.WriteString("</svg>\n")
+	return s.Bytes(), nil
 }
 
-// desc tells the figures in words, for those who cannot see them.
+// desc has the figures in words, for readers who cannot see them.
 func (b Bars) desc() string {
 	var groups []string
 	for g, name := range b.Groups {

@@ -1,29 +1,8 @@
-// Package chart draws what a bench measured, as SVG: lines over a number, and bars in groups.
+// Package chart draws bars in groups as SVG.
 //
-// A drawing has a background, and colours for light and for dark pages that follow the reader's
-// system, so it can be shown by an <img> in Markdown unchanged. Series are told apart by a
-// marker's shape (lines) and by their order (bars) besides their colour. The same figures give
-// the same bytes, so that a drawing that is kept in the repository changes only with them.
-//
-//	err := chart.Save("docs/charts/scale.svg", chart.Lines{
-//		Title: "Cost of a claim by the records in the table",
-//		X:     chart.Axis{Name: "records", Log: true},
-//		Y:     chart.Axis{Name: "times the cost at 10,000 records"},
-//		Series: []chart.Series{
-//			{Name: "PostgreSQL", Points: []chart.Point{{X: 1e4, Y: 1}, {X: 1e6, Y: 1.02}, {X: 1e7, Y: 1.06}}},
-//		},
-//		Marks: []chart.Mark{{Y: 1.15, Name: "goal"}},
-//	})
-//
-//	err = chart.Save("docs/charts/endtoend.svg", chart.Bars{
-//		Title:  "First requests, 64 callers",
-//		Y:      chart.Axis{Name: "requests/s"},
-//		Groups: []string{"no delay", "0.5 ms", "2 ms"},
-//		Series: []chart.Bar{
-//			{Name: "bare handler", Values: []float64{5200, 4100, 2900}},
-//			{Name: "stethttp.NewTx", Values: []float64{4000, 3500, 2700}},
-//		},
-//	})
+// A chart has a background, and colours for light and for dark pages that follow the reader's
+// system, so a page of Markdown can show it by an <img>. The same figures give the same bytes, so
+// a chart in the repository changes only with them.
 package chart
 
 import (
@@ -38,28 +17,9 @@ import (
 	"strings"
 )
 
-// Drawing is Lines or Bars.
-type Drawing interface {
-	// SVG returns the whole document, or an error where the figures cannot be drawn:
-	// none, one that is negative or no number, or more series than there are colours.
-	SVG() ([]byte, error)
-}
-
-// Axis says what an axis shows. An axis of Y begins at 0, so that heights compare.
-type Axis struct {
-	Name string // with the unit
-	Log  bool   // by powers, for values that must be above 0; only for X of Lines
-}
-
-// Mark is a line across the drawing, such as a goal.
-type Mark struct {
-	Y    float64
-	Name string
-}
-
-// Save writes a drawing to path, and makes the folder that it is in.
-func Save(path string, d Drawing) error {
-	svg, err := d.SVG()
+// Save writes a chart to path, and makes its folder.
+func Save(path string, b Bars) error {
+	svg, err := b.SVG()
 	if err != nil {
 		return fmt.Errorf("chart %s: %w", path, err)
 	}
@@ -73,18 +33,18 @@ const (
 	width, height = 720, 400
 	left, right   = 72, width - 20
 	bottom        = height - 64
-	series        = 6 // how many colours and markers there are
+	series        = 6 // number of colours
 )
 
 // The colours of series hold a contrast of 3:1 to their background and differ for the
 // colour-blind as well.
 const style = `<style>
 svg{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
-.bg{fill:#fff}.t{fill:#1f2328}.m{fill:#59636e}.g{stroke:#d1d9e0}.x{stroke:#59636e}.k{stroke:#59636e;stroke-dasharray:5 4}
+.bg{fill:#fff}.t{fill:#1f2328}.m{fill:#59636e}.g{stroke:#d1d9e0}.x{stroke:#59636e}
 .s0{--c:#0969da}.s1{--c:#bc4c00}.s2{--c:#1a7f37}.s3{--c:#8250df}.s4{--c:#9a6700}.s5{--c:#cf2274}
-.l{fill:none;stroke:var(--c);stroke-width:2}.f{fill:var(--c)}
+.f{fill:var(--c)}
 @media (prefers-color-scheme:dark){
-.bg{fill:#0d1117}.t{fill:#f0f6fc}.m{fill:#9198a1}.g{stroke:#3d444d}.x{stroke:#9198a1}.k{stroke:#9198a1}
+.bg{fill:#0d1117}.t{fill:#f0f6fc}.m{fill:#9198a1}.g{stroke:#3d444d}.x{stroke:#9198a1}
 .s0{--c:#4493f8}.s1{--c:#f0883e}.s2{--c:#3fb950}.s3{--c:#ab7df8}.s4{--c:#d29922}.s5{--c:#f778ba}
 }
 </style>
@@ -99,28 +59,25 @@ type sheet struct {
 
 func (s *sheet) printf(format string, args ...any) { fmt.Fprintf(&s.Buffer, format, args...) }
 
-// begin writes what all drawings begin with: background, title, legend, the axis of Y.
-func (s *sheet) begin(title, desc string, y Axis, names []string, most float64, marks []Mark, marker func(i int, x, y float64)) {
-	for _, m := range marks {
-		most = max(most, m.Y)
-	}
+// begin writes background, title, legend and the axis of Y.
+func (s *sheet) begin(b Bars, names []string, most float64) {
 	step := nice(most / 5)
 	s.max = step * math.Ceil(most/step-1e-9)
-	s.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n", width, height, width, height, escape(title))
-	s.printf("<title>%s</title>\n<desc>%s</desc>\n%s", escape(title), escape(desc), style)
+	s.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n", width, height, width, height, escape(b.Title))
+	s.printf("<title>%s</title>\n<desc>%s</desc>\n%s", escape(b.Title), escape(b.desc()), style)
 	s.printf(`<rect class="bg" width="%d" height="%d" rx="6"/>`+"\n", width, height)
-	s.printf(`<text class="t" x="16" y="27" font-size="16" font-weight="600">%s</text>`+"\n", escape(title))
+	s.printf(`<text class="t" x="16" y="27" font-size="16" font-weight="600">%s</text>`+"\n", escape(b.Title))
 	x, line := 16.0, 50.0
 	for i, name := range names {
 		w := 26 + long(name)
 		if x+w > right && x > 16 {
 			x, line = 16, line+20
 		}
-		marker(i, x+6, line-4.5)
+		s.printf(`<rect class="s%d f" x="%s" y="%s" width="11" height="11" rx="2"/>`+"\n", i, px(x+1), px(line-10))
 		s.text("t", "start", x+18, line, name)
 		x += w + 8
 	}
-	s.text("m", "start", 16, line+22, y.Name)
+	s.text("m", "start", 16, line+22, b.Unit)
 	s.top = line + 36
 	for v := 0.0; v <= s.max+step/2; v += step {
 		class := "g"
@@ -130,17 +87,6 @@ func (s *sheet) begin(title, desc string, y Axis, names []string, most float64, 
 		s.printf(`<line class="%s" x1="%d" x2="%d" y1="%s" y2="%s"/>`+"\n", class, left, right, px(s.y(v)), px(s.y(v)))
 		s.text("m", "end", left-8, s.y(v)+4.5, short(v))
 	}
-}
-
-// end writes the marks and what closes a drawing, and returns it.
-func (s *sheet) end(x string, marks []Mark) []byte {
-	for _, m := range marks {
-		s.printf(`<line class="k" x1="%d" x2="%d" y1="%s" y2="%s"/>`+"\n", left, right, px(s.y(m.Y)), px(s.y(m.Y)))
-		s.text("m", "start", left+4, s.y(m.Y)-5, m.Name)
-	}
-	s.text("m", "middle", (left+right)/2, height-14, x)
-	s.WriteString("</svg>\n")
-	return s.Bytes()
 }
 
 func (s *sheet) text(class, anchor string, x, y float64, words string) {
@@ -157,7 +103,7 @@ func check(names []string, v ...float64) error {
 		return errors.New("there is nothing to draw")
 	}
 	if len(names) > series {
-		return fmt.Errorf("%d series: %d can be told apart", len(names), series)
+		return fmt.Errorf("%d series: there are colours for %d", len(names), series)
 	}
 	most := 0.0
 	for _, f := range v {

@@ -15,39 +15,22 @@ import (
 
 var update = flag.Bool("update", false, "write testdata anew")
 
-// drawings are the two of the package's comment, and what is hard to draw.
-func drawings() map[string]Drawing {
-	lines := Lines{
-		Title: "Cost of a claim by the records in the table",
-		X:     Axis{Name: "records", Log: true},
-		Y:     Axis{Name: "times the cost at 10,000 records"},
-		Series: []Series{
-			{Name: "PostgreSQL", Points: []Point{{1e4, 1}, {1e6, 1.02}, {1e7, 1.06}}},
-			{Name: "SQLite", Points: []Point{{1e4, 1}, {1e6, 1.1}}},
-			{Name: "Redis", Points: []Point{{1e4, 1}, {1e6, 0.98}}},
-		},
-		Marks: []Mark{{1.15, "goal"}},
-	}
+// drawings are a plain chart and a difficult one.
+func drawings() map[string]Bars {
 	bars := Bars{
 		Title:  "First requests, 64 callers",
-		Y:      Axis{Name: "requests/s"},
+		Unit:   "requests/s",
 		Groups: []string{"no delay", "0.5 ms of network", "2 ms of network to the store"},
 		Series: []Bar{
 			{Name: "bare handler", Values: []float64{5200, 4100, 2900}},
 			{Name: "stethttp.NewTx", Values: []float64{4000, 3500, 2700}},
 		},
 	}
-	long := Lines{
-		Title: `Names & <signs> that XML has "uses" for`, X: Axis{Name: "hours"}, Y: Axis{Name: "GiB"},
+	long := Bars{Title: `Names & <signs> that XML has "uses" for`, Unit: "GiB", Groups: []string{"a", "b"}}
+	for i, name := range []string{"a series with a long name", "another with a name as long", "a third, for a legend of two rows", "four", "five", "six"} {
+		long.Series = append(long.Series, Bar{Name: name, Values: []float64{float64(i), 0.25}})
 	}
-	for _, name := range []string{"a series with a long name", "another with a name as long", "a third, for a legend of two rows", "four", "five", "six"} {
-		s := Series{Name: name}
-		for h := range 25 {
-			s.Points = append(s.Points, Point{float64(h), float64(len(name)) / 40 * (1 - math.Exp(-float64(h)/4))})
-		}
-		long.Series = append(long.Series, s)
-	}
-	return map[string]Drawing{"lines": lines, "bars": bars, "long": long}
+	return map[string]Bars{"bars": bars, "long": long}
 }
 
 // TestTheSameFiguresGiveTheSameBytes holds the drawings to those in testdata, which were looked at.
@@ -99,32 +82,26 @@ func TestDrawingsAreWellFormedAndStandAlone(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDrawnIsRefused(t *testing.T) {
-	one := func(y ...float64) []Series {
-		s := Series{Name: "a"}
-		for i, v := range y {
-			s.Points = append(s.Points, Point{float64(i), v})
-		}
-		return []Series{s}
+func TestInvalidFiguresAreRefused(t *testing.T) {
+	one := func(v ...float64) Bars {
+		return Bars{Groups: make([]string, len(v)), Series: []Bar{{Name: "a", Values: v}}}
 	}
-	many := make([]Bar, series+1)
-	for i := range many {
-		many[i] = Bar{Name: "a", Values: []float64{1}}
+	many := Bars{Groups: []string{"a"}, Series: make([]Bar, series+1)}
+	for i := range many.Series {
+		many.Series[i] = Bar{Name: "a", Values: []float64{1}}
 	}
-	for name, d := range map[string]Drawing{
-		"nothing":          Lines{},
-		"no points":        Lines{Series: one()},
-		"all 0":            Lines{Series: one(0, 0)},
-		"no number":        Lines{Series: one(1, math.NaN())},
-		"endless":          Lines{Series: one(1, math.Inf(1))},
-		"negative":         Lines{Series: one(1, -1)},
-		"0 by powers":      Lines{Series: one(1, 2), X: Axis{Log: true}},
-		"X out of order":   Lines{Series: []Series{{Points: []Point{{2, 1}, {1, 1}}}}},
-		"a value too few":  Bars{Groups: []string{"a", "b"}, Series: []Bar{{Values: []float64{1}}}},
-		"a value too many": Bars{Groups: []string{"a"}, Series: []Bar{{Values: []float64{1, 2}}}},
-		"too many series":  Bars{Groups: []string{"a"}, Series: many},
+	for name, b := range map[string]Bars{
+		"nothing":          {},
+		"no values":        one(),
+		"all 0":            one(0, 0),
+		"no number":        one(1, math.NaN()),
+		"endless":          one(1, math.Inf(1)),
+		"negative":         one(1, -1),
+		"a value too few":  {Groups: []string{"a", "b"}, Series: []Bar{{Values: []float64{1}}}},
+		"a value too many": {Groups: []string{"a"}, Series: []Bar{{Values: []float64{1, 2}}}},
+		"too many series":  many,
 	} {
-		if _, err := d.SVG(); err == nil {
+		if _, err := b.SVG(); err == nil {
 			t.Errorf("%s: drawn", name)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package network is a network between programs of one machine: a proxy that delays each
-// direction of its connections by a time. It delays, and does not slow down: what is sent
-// while earlier bytes are in progress is in progress with them, so that a stream of many packets
+// direction of its connections by a time. It delays without limiting the rate: bytes are
+// delayed at the same time as earlier ones, so a stream of many packets
 // arrives as fast as it was sent, later.
 package network
 
@@ -15,7 +15,7 @@ import (
 const (
 	parcelSize = 64 << 10         // bytes that are read at a time
 	underWay   = 32 << 20         // bytes of one direction; more are not read until some have arrived
-	patience   = 10 * time.Second // for a peer that does not take what has arrived
+	patience   = 10 * time.Second // for a peer that does not read
 )
 
 // Proxy delays what goes between its clients and a server.
@@ -103,8 +103,8 @@ func (p *Proxy) connect(client net.Conn) {
 	both.Wait()
 }
 
-// line is one direction of all connections: what is put in comes out after the delay, in
-// order.
+// line is one direction of all connections: bytes that are put in come out after the delay,
+// in order.
 type line struct {
 	delay time.Duration
 
@@ -115,7 +115,7 @@ type line struct {
 	closed bool
 }
 
-// parcel is what was read at a time.
+// parcel is one read.
 type parcel struct {
 	due  time.Time
 	to   net.Conn
@@ -171,7 +171,7 @@ func (l *line) put(p parcel) bool {
 	return true
 }
 
-// run delivers what is due. All parcels wait for as long, so that the first is always the
+// run delivers parcels when they are due. All have the same delay, so the first is always the
 // next.
 func (l *line) run() {
 	precise()

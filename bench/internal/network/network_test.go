@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// echo is a server that sends back what it gets.
+// echo is a server that sends back the bytes it receives.
 func echo(t *testing.T) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is this machine

@@ -1,5 +1,5 @@
-// Package post is a client of HTTP/1.1 that costs next to nothing, so that what is measured
-// is the server: one connection, with one request at a time.
+// Package post is a client of HTTP/1.1 that costs next to nothing, so that measurements show
+// the server: one connection, with one request at a time.
 package post
 
 import (

@@ -94,6 +94,9 @@ type Killer struct {
 	Restarts int
 	// Killed is called after each kill with the number of kills. May be nil.
 	Killed func(n int) error
+	// Progress gets a line about every 20th kill, which begins with Name. May be nil.
+	Progress func(string)
+	Name     string
 
 	processes, outages atomic.Int64
 
@@ -281,6 +284,9 @@ func (s *Killer) died(ctx context.Context, at fault.Point) (err error) {
 		t.At[at]++
 		n = t.Kills
 	})
+	if s.Progress != nil && n%20 == 0 {
+		s.Progress(fmt.Sprintf("%s: %d of %d kills, %d restarts", s.Name, n, s.kills, s.Tally().Restarts))
+	}
 	if s.Killed != nil {
 		err = s.Killed(n)
 	}

@@ -71,24 +71,3 @@ func (s *subject) listed() string {
 	}
 	return b.String()
 }
-
-// PrintTable writes the fates of operations whose process died, as a Markdown
-// table: fault points by load tests, each cell "not executed / executed / unknown".
-func PrintTable(w io.Writer, names []string, reports map[string]*Report) {
-	fmt.Fprintf(w, "| killed at | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
-	for _, p := range fault.Points {
-		row, any := "| `"+string(p)+"` |", false
-		for _, name := range names {
-			f, ok := reports[name].Fates[p]
-			if !ok {
-				row += " – |"
-				continue
-			}
-			any = true
-			row += fmt.Sprintf(" %d / %d / %d |", f.NotExecuted, f.Executed, f.Unknown)
-		}
-		if any {
-			fmt.Fprintln(w, row)
-		}
-	}
-}

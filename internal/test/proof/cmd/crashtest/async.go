@@ -30,34 +30,20 @@ func init() {
 
 // runAsync kills the processes that accept operations and the processes that run them, and
 // restarts the queue between them.
-func runAsync(ctx context.Context) (err error) {
-	for _, flavour := range strings.Split(*flavours, ",") {
-		asyncConfig.Flavour = flavour
-		if e := runFlavour(ctx, asyncConfig); e != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", flavour, e))
-		}
-	}
-	return err
-}
-
-func runFlavour(ctx context.Context, cfg async.Config) (err error) {
-	r, err := rig.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	fmt.Printf("%s, seed %d\n", cfg.Flavour, cfg.Seed)
-	began := time.Now()
-	rep, err := async.Run(ctx, r, cfg)
-	fmt.Printf("%d operations, %d completed, %d cancelled, %d unknown with an open step, %d attempts, %d effects; %d answers that the outcome is not known; %d expired runs were verified; in %v; deaths by point: %v\n",
-		rep.Operations, rep.Completed, rep.Cancelled, rep.Doubtful, rep.Attempts, rep.Effects, rep.TimesUnknown, rep.Verified, time.Since(began).Round(time.Second), rep.At)
-	printFigures("async_"+strings.ReplaceAll(cfg.Flavour, "-", "_"), []figure{
-		{"kills", rep.Kills, "kills"}, {"kills_at_points", rep.AtPoints(), "kills_at_points"}, {"stops", rep.At[crashtest.Frozen], "stops"},
-		{"restarts", rep.Restarts, "restarts"}, {"operations", rep.Operations, "operations"}, {"attempts", rep.Attempts, "attempts"},
-		{"effects", rep.Effects, "effects"}, {"cancelled", rep.Cancelled, "cancelled"}, {"open_steps", rep.Doubtful, "operations"},
-		{"violations", len(rep.Violations), "violations"}}...)
-	if n := len(rep.Violations); n > 0 {
-		err = errors.Join(err, fmt.Errorf("%d promises broken:\n%s", n, strings.Join(rep.Summary(*most), "\n")))
-	}
-	return err
+func runAsync(ctx context.Context) error {
+	return inTurn(ctx, strings.Split(*flavours, ","), func(ctx context.Context, r *rig.Rig, flavour string) error {
+		cfg := asyncConfig
+		cfg.Flavour = flavour
+		fmt.Printf("%s, seed %d\n", flavour, cfg.Seed)
+		began := time.Now()
+		rep, err := async.Run(ctx, r, cfg)
+		fmt.Printf("%d answers that the outcome is not known; %d expired runs were verified; in %v; deaths by point: %v\n",
+			rep.TimesUnknown, rep.Verified, time.Since(began).Round(time.Second), rep.At)
+		printFigures("async_"+strings.ReplaceAll(flavour, "-", "_"), []figure{
+			{"kills", rep.Kills, "kills"}, {"kills_at_points", rep.AtPoints(), "kills_at_points"}, {"stops", rep.At[crashtest.Frozen], "stops"},
+			{"restarts", rep.Restarts, "restarts"}, {"operations", rep.Operations, "operations"}, {"completed", rep.Completed, "operations"},
+			{"attempts", rep.Attempts, "attempts"}, {"effects", rep.Effects, "effects"}, {"cancelled", rep.Cancelled, "cancelled"},
+			{"open_steps", rep.Doubtful, "operations"}, {"violations", len(rep.Violations), "violations"}}...)
+		return errors.Join(err, broken(rep.Summary(*most)))
+	})
 }

@@ -8,14 +8,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/stet-go/stet/internal/test/proof/crashtest/async"
 	"github.com/stet-go/stet/internal/test/proof/crashtest/messages"
 	"github.com/stet-go/stet/internal/test/proof/crashtest/payments"
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // command is a subcommand.
@@ -53,6 +56,32 @@ func main() {
 }
 
 func progress(line string) { fmt.Fprintln(os.Stderr, line) }
+
+// inTurn runs the test of each name, each with servers of its own, and joins the errors.
+func inTurn(ctx context.Context, names []string, run func(ctx context.Context, r *rig.Rig, name string) error) (err error) {
+	for _, name := range names {
+		e := func() (err error) {
+			r, err := rig.New()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, r.Close()) }()
+			return run(ctx, r, name)
+		}()
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
+		}
+	}
+	return err
+}
+
+// broken is the error for broken promises, nil if there are none.
+func broken(promises []string) error {
+	if len(promises) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d promises broken:\n  %s", len(promises), strings.Join(promises, "\n  "))
+}
 
 // figure is a number that a run has come to.
 type figure struct {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"strings"
@@ -30,42 +29,32 @@ func init() {
 
 // runMessages kills consumers of messages and relays of their messages, and
 // restarts their broker.
-func runMessages(ctx context.Context) (err error) {
+func runMessages(ctx context.Context) error {
+	var pairs []string
 	for _, broker := range strings.Split(*msgBrokers, ",") {
 		for _, store := range strings.Split(*msgStores, ",") {
-			msgConfig.Broker, msgConfig.Store = broker, store
-			if e := runBroker(ctx, msgConfig); e != nil {
-				err = errors.Join(err, fmt.Errorf("%s, %s: %w", broker, store, e))
-			}
+			pairs = append(pairs, broker+" "+store)
 		}
 	}
-	return err
-}
-
-func runBroker(ctx context.Context, cfg messages.Config) (err error) {
-	r, err := rig.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	fmt.Printf("%s, %s, seed %d\n", cfg.Broker, cfg.Store, cfg.Seed)
-	began := time.Now()
-	rep, err := messages.Run(ctx, r, cfg)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%d messages in %d copies, %d effects, %d dead, %d left, in %v; %d kills %v, %d restarts\n",
-		rep.Operations, rep.Copies, rep.Effects, rep.Dead, rep.Left, time.Since(began).Round(time.Second), rep.Kills, rep.At, rep.Restarts)
-	fmt.Printf("expired runs: %d had had their effect, %d had not; %d stale effects refused; %d unknown in the end\n",
-		rep.Happened, rep.Voided, rep.Refused, rep.Doubtful)
-	fmt.Printf("emitted with %d outcomes, arrived %d times, %d more than once; %d kills of relays %v\n",
-		rep.Emitted, rep.Arrived, rep.Repeated, rep.Relays.Kills, rep.Relays.At)
-	printFigures("messages_"+cfg.Broker+"_"+cfg.Store, []figure{
-		{"messages", rep.Operations, "messages"}, {"copies", rep.Copies, "copies"}, {"effects", rep.Effects, "effects"}, {"kills", rep.Kills, "kills"},
-		{"restarts", rep.Restarts, "restarts"}, {"emitted", rep.Emitted, "emitted"}, {"arrived", rep.Arrived, "arrived"},
-		{"relay_kills", rep.Relays.Kills, "relay_kills"}, {"unknown", rep.Doubtful, "unknown"}, {"violations", len(rep.Violations), "violations"}}...)
-	if len(rep.Violations) > 0 {
-		return fmt.Errorf("%d promises broken: %s", len(rep.Violations), strings.Join(rep.Summary(1), "; "))
-	}
-	return nil
+	return inTurn(ctx, pairs, func(ctx context.Context, r *rig.Rig, pair string) error {
+		cfg := msgConfig
+		cfg.Broker, cfg.Store, _ = strings.Cut(pair, " ")
+		fmt.Printf("%s, seed %d\n", pair, cfg.Seed)
+		began := time.Now()
+		rep, err := messages.Run(ctx, r, cfg)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%d messages in %d copies, %d effects, %d dead, %d left, in %v; %d kills %v, %d restarts\n",
+			rep.Operations, rep.Copies, rep.Effects, rep.Dead, rep.Left, time.Since(began).Round(time.Second), rep.Kills, rep.At, rep.Restarts)
+		fmt.Printf("expired runs: %d had had their effect, %d had not; %d stale effects refused; %d unknown in the end\n",
+			rep.Happened, rep.Voided, rep.Refused, rep.Doubtful)
+		fmt.Printf("emitted with %d outcomes, arrived %d times, %d more than once; %d kills of relays %v\n",
+			rep.Emitted, rep.Arrived, rep.Repeated, rep.Relays.Kills, rep.Relays.At)
+		printFigures("messages_"+cfg.Broker+"_"+cfg.Store, []figure{
+			{"messages", rep.Operations, "messages"}, {"copies", rep.Copies, "copies"}, {"effects", rep.Effects, "effects"}, {"kills", rep.Kills, "kills"},
+			{"restarts", rep.Restarts, "restarts"}, {"emitted", rep.Emitted, "emitted"}, {"arrived", rep.Arrived, "arrived"},
+			{"relay_kills", rep.Relays.Kills, "relay_kills"}, {"unknown", rep.Doubtful, "unknown"}, {"violations", len(rep.Violations), "violations"}}...)
+		return broken(rep.Summary(1))
+	})
 }

@@ -31,10 +31,9 @@ var (
 	herd        = paymentFlags.Int("herd", 10_000, "callers on one key, for each store; 0: no herd")
 	lost        = paymentFlags.Int("lost", 100, "COMMITs of PostgreSQL to lose on their way, and as many answers to them")
 	zombies     = paymentFlags.Int("zombies", 20, "processes to stop past their lease and let settle, with another claim and without, for each store")
-	parallel    = paymentFlags.Int("parallel", runtime.GOMAXPROCS(0), "loadTests at a time")
+	parallel    = paymentFlags.Int("parallel", runtime.GOMAXPROCS(0), "load tests at a time")
 	seed        = paymentFlags.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedules")
 	keep        = paymentFlags.String("keep", "", "directory to leave the histories in")
-	table       = paymentFlags.Bool("table", false, "print the fates as a Markdown table, too")
 	long        = paymentFlags.Bool("long", false, "10,000 kills and 1,000 of servers, and ten times the rest (hours)")
 )
 
@@ -44,7 +43,6 @@ type session struct {
 	began time.Time
 
 	mu      sync.Mutex
-	names   []string
 	reports map[string]*crashtest.Report
 	sum     crashtest.Report
 	broken  []string
@@ -80,13 +78,10 @@ func runPayments(ctx context.Context) (err error) {
 	for _, v := range s.sum.Violations {
 		s.broken = append(s.broken, v.String())
 	}
-	if len(s.broken) > 0 {
-		return fmt.Errorf("%d promises broken, seed %d:\n  %s", len(s.broken), *seed, strings.Join(s.broken, "\n  "))
-	}
-	return nil
+	return broken(s.broken)
 }
 
-// load tests divides the faults among stores and modes.
+// loadTests divides the faults among stores and modes.
 func (s *session) loadTests() (todo []payments.Config, err error) {
 	for _, kind := range strings.Split(*stores, ",") {
 		if !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, kind) {
@@ -109,7 +104,6 @@ func (s *session) loadTests() (todo []payments.Config, err error) {
 	s.share(todo, *fills, func(c *payments.Config) *int { return &c.Fills }, func(c payments.Config) bool { return !onServer(c) })
 	for i := range todo {
 		todo[i].Seed = *seed + uint64(i)
-		s.names = append(s.names, todo[i].Name())
 	}
 	return todo, nil
 }
@@ -252,9 +246,6 @@ func (s *session) herd(ctx context.Context, cfg payments.Config, h payments.Herd
 }
 
 func (s *session) figures() {
-	if *table {
-		crashtest.PrintTable(os.Stdout, s.names, s.reports)
-	}
 	byStore := make(map[string]*crashtest.Report)
 	for name, rep := range s.reports {
 		kind, _, _ := strings.Cut(name, "/")

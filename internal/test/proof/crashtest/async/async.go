@@ -86,9 +86,6 @@ func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *
 	if i < 0 {
 		return rep, fmt.Errorf("the flavour is %q; it must be one of %s", cfg.Flavour, strings.Join(Flavours(), ", "))
 	}
-	if cfg.Progress == nil {
-		cfg.Progress = func(string) {}
-	}
 	dir, err := os.MkdirTemp(cfg.Keep, "crashtest-async-")
 	if err != nil {
 		return rep, err
@@ -137,7 +134,7 @@ func run(ctx context.Context, r *rig.Rig, cfg Config, do func(context.Context, *
 
 // newKiller plans the kills for each role.
 func (s *loadTest) newKiller() error {
-	s.killer = &crashtest.Killer{Command: s.order, Flaky: true, Reach: func(crashtest.Visit) time.Duration { return reachTimeout }, Killed: s.killed}
+	s.killer = &crashtest.Killer{Command: s.order, Flaky: true, Reach: func(crashtest.Visit) time.Duration { return reachTimeout }, Name: s.f.name, Progress: s.cfg.Progress}
 	for i, role := range s.f.roles {
 		var all []crashtest.Visit
 		for _, p := range s.f.points(role) {
@@ -169,13 +166,6 @@ func (s *loadTest) newKiller() error {
 
 func (s *loadTest) order(l *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
 	return child.Order(childEnv, order{Flavour: s.f.name, Role: l.Role, Addr: l.Addr, Place: s.place, Broker: s.broker, Visit: v})
-}
-
-func (s *loadTest) killed(n int) error {
-	if n%20 == 0 {
-		s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d restarts, %d operations", s.f.name, n, s.cfg.Kills, s.killer.Tally().Restarts, len(s.clients.all())))
-	}
-	return nil
 }
 
 // startServers starts the servers of the flavour, and creates their contents.

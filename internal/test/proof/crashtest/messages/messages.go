@@ -102,9 +102,6 @@ type loadTest struct {
 
 // Run runs it on servers of r.
 func Run(ctx context.Context, r *rig.Rig, cfg Config) (rep Report, err error) {
-	if cfg.Progress == nil {
-		cfg.Progress = func(string) {}
-	}
 	s := &loadTest{cfg: cfg}
 	t, ok := trades[cfg.Broker]
 	if s.trade = t; !ok || consumerVisits[cfg.Store] == nil {
@@ -162,18 +159,12 @@ func (s *loadTest) killer(what string, seed uint64, kills int, all []crashtest.V
 	command func(*crashtest.Lane, crashtest.Visit, int) (child.Command, error)) *crashtest.Killer {
 	plan := crashtest.NewPlan(rand.New(rand.NewPCG(s.cfg.Seed, seed)), kills, append([]crashtest.Visit(nil), all...),
 		func(rng *rand.Rand, v *crashtest.Visit) { v.N = 1 + rng.IntN(max(1, most)) })
-	killer := &crashtest.Killer{Command: command, Flaky: true}
+	killer := &crashtest.Killer{Command: command, Flaky: true, Progress: s.cfg.Progress, Name: s.cfg.Broker + ", " + s.cfg.Store + ", " + what}
 	killer.Reach = func(v crashtest.Visit) time.Duration {
 		if v.Point == crashtest.Anywhere {
 			return rand.N(reach / 3)
 		}
 		return reach
-	}
-	killer.Killed = func(n int) error {
-		if n%10 == 0 {
-			s.cfg.Progress(fmt.Sprintf("%s, %s: %d of %d %s kills", s.cfg.Broker, s.cfg.Store, n, kills, what))
-		}
-		return nil
 	}
 	for range atOnce {
 		killer.Lanes = append(killer.Lanes, &crashtest.Lane{Plan: plan})
@@ -207,10 +198,9 @@ func (s *loadTest) consume(ctx context.Context) error {
 	parts := s.slices(rand.New(rand.NewPCG(s.cfg.Seed, 2)), s.cfg.Kills+1) // one for each kill, so that there is always something to do
 	feed := make(chan []string, len(parts))
 	feed <- parts[0]
-	tell := consumers.Killed
 	consumers.Killed = func(n int) error {
 		feed <- parts[n]
-		return tell(n)
+		return nil
 	}
 	consumers.Restart, consumers.Restarts = s.broker.restart, s.cfg.Restarts
 	err := consumers.While(ctx, func(ctx context.Context) error {

@@ -65,9 +65,6 @@ func (c Config) check() (Config, error) {
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Minute
 	}
-	if c.Progress == nil {
-		c.Progress = func(string) {}
-	}
 	switch {
 	case !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, c.Place.Kind):
 		return c, fmt.Errorf("payments: there is no store %q", c.Place.Kind)
@@ -215,7 +212,7 @@ func newLoadTest(ctx context.Context, cfg Config) (s *loadTest, err error) {
 		return s, err
 	}
 	s.clients = newClients(h, cfg.Mode)
-	s.killer = &crashtest.Killer{Command: s.order, AtPoints: true, Flaky: cfg.ServerKills+cfg.NetworkFaults+cfg.Fills > 0, Killed: s.killed}
+	s.killer = &crashtest.Killer{Command: s.order, AtPoints: true, Flaky: cfg.ServerKills+cfg.NetworkFaults+cfg.Fills > 0, Name: cfg.Name(), Progress: cfg.Progress}
 	if cfg.herd != nil {
 		s.killer.Reach = func(crashtest.Visit) time.Duration { return cfg.Timeout }
 	}
@@ -241,13 +238,6 @@ func (s *loadTest) order(l *crashtest.Lane, v crashtest.Visit, n int) (child.Com
 		o.Place.Pool = tightPool
 	}
 	return child.Order(childEnv, o)
-}
-
-func (s *loadTest) killed(n int) error {
-	if n%20 == 0 {
-		s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d payments", s.cfg.Name(), n, s.cfg.Kills, len(s.clients.all())))
-	}
-	return nil
 }
 
 // close releases all that the load test made, but for the processes.
