@@ -18,14 +18,9 @@ func (c *connection) close() { c.conn.Close() }
 
 // call implements caller.
 func (c *connection) call(key string) error {
-	status, _, err := c.post(key, "")
+	status, _, err := c.conn.Post("/payments/7", key, "", body)
 	if err == nil && status != 201 {
 		err = fmt.Errorf("status %d", status)
 	}
 	return err
-}
-
-// post sends a payment with more header fields, each of which ends with CRLF.
-func (c *connection) post(key, header string) (status int, content []byte, err error) {
-	return c.conn.Post("/payments/7", key, header, body)
 }

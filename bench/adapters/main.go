@@ -6,14 +6,12 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,36 +64,28 @@ type caller interface {
 // they are executed, each once, or none is.
 func (t target) measure(key func() string, runs bool) (float64, error) {
 	runtime.GC()
-	var done atomic.Int64
-	before := executed.Load()
-	errs := make([]error, *connections)
-	var wg sync.WaitGroup
-	began := time.Now()
-	for i := range *connections {
-		wg.Go(func() {
-			c, err := t.dial()
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			defer c.close()
-			for time.Since(began) < *each && errs[i] == nil {
-				if errs[i] = c.call(key()); errs[i] == nil {
-					done.Add(1)
-				}
-			}
-		})
+	callers := make([]caller, *connections)
+	for i := range callers {
+		c, err := t.dial()
+		if err != nil {
+			return 0, err
+		}
+		defer c.close()
+		callers[i] = c
 	}
-	wg.Wait()
-	took := time.Since(began)
+	before := executed.Load()
+	rate, took, err := rounds.Load(*connections, *each, func(i int) error { return callers[i].call(key()) })
+	if err != nil {
+		return 0, err
+	}
 	want := int64(0)
 	if runs {
-		want = done.Load()
+		want = int64(len(took))
 	}
-	if ran := executed.Load() - before; ran != want && errors.Join(errs...) == nil {
-		return 0, fmt.Errorf("%d executions of %d requests", ran, done.Load())
+	if ran := executed.Load() - before; ran != want {
+		return 0, fmt.Errorf("%d executions of %d requests", ran, len(took))
 	}
-	return float64(done.Load()) / took.Seconds(), errors.Join(errs...)
+	return rate, nil
 }
 
 // warm makes the operations that replays go round.

@@ -87,11 +87,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	meter, err := newMeter(ctx, pool)
-	if err != nil {
-		return err
-	}
-	b := &bench{pool: pool, store: store, cached: cached, meter: meter}
+	b := &bench{pool: pool, store: store, cached: cached, meter: &meter{pool, server}}
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
