@@ -128,7 +128,7 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 }
 
 // TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened: nothing was
-// done, and the client is told so.
+// done, and the client gets that answer.
 func TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened(t *testing.T) {
 	b := startBookings(t)
 	b.store.lose(errors.Join(errors.New("timeout"), store.ErrNotDone), nil)

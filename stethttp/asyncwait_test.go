@@ -306,7 +306,7 @@ func TestRetryConflictsWhileItRunsWhereItIsAskedFor(t *testing.T) {
 	wantReply(t, s.order("k", "{}"), 200, `{"order":7}`, true)
 }
 
-// TestOutcomeIsTheSameForEveryRetry: how what a worker has said is told, and that
+// TestOutcomeIsTheSameForEveryRetry: how a worker's outcome is sent, and that
 // nothing but the key decides it.
 func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 	made, err := stethttp.Outcome(http.StatusCreated, http.Header{"Content-Type": {"application/json"}, "Location": {"/orders/7"}}, []byte(`{"order": 7}`))
@@ -433,8 +433,8 @@ func TestUnknownIsReported(t *testing.T) {
 	wantReply(t, s.order("k", "{}", "Prefer", "wait=0"), 201, "found", true)
 }
 
-// TestAsManyRequestsMayWaitAsTheEngineLets: the bound of those that wait for what is
-// unknown is not theirs.
+// TestAsManyRequestsMayWaitAsTheEngineLets: requests for running operations have the
+// engine's limit.
 func TestAsManyRequestsMayWaitAsTheEngineLets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 1500

@@ -52,7 +52,7 @@ func TestFingerprintOfTheServiceIsAllThatCounts(t *testing.T) {
 	}
 }
 
-// TestResultOfACodecNeedsItsMediaTypeInAccept: what is neither JSON nor text is told to a client
+// TestResultOfACodecNeedsItsMediaTypeInAccept: a result that is neither JSON nor text is sent to a client
 // that asks for it by its media type, and to no other.
 func TestResultOfACodecNeedsItsMediaTypeInAccept(t *testing.T) {
 	const message = "application/protobuf; proto=shop.Order"

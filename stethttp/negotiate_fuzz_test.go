@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// FuzzNegotiate: whatever a request prefers and accepts, a wait is one that was
+// FuzzNegotiate: for all preferences of a request, a wait was
 // asked for, the first preference of a name counts, and a response without a coding
 // is accepted.
 func FuzzNegotiate(f *testing.F) {

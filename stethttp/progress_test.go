@@ -34,7 +34,7 @@ func TestProgressIsOfTheRunThatHoldsTheClaim(t *testing.T) {
 	run := s.take()
 	report := func(token, body string) reply {
 		t.Helper()
-		return s.do(s.request("PATCH", location, "", body, "X-Account", "nobody", stethttp.HeaderProgress, token))
+		return s.do(s.request("PATCH", location, "", body, "X-Account", "other", stethttp.HeaderProgress, token))
 	}
 	token := stethttp.ProgressToken(run.Claim, false)
 	wantReply(t, report(token, `{"fraction":0.5,"message":"half"}`), 200, "{\"cancelling\":false}\n", false)
@@ -68,7 +68,7 @@ func TestProgressIsOfTheRunThatHoldsTheClaim(t *testing.T) {
 	wantProblem(t, report(token, `{"fraction":1}`), 409, "fenced")
 }
 
-// TestReportLeavesTheRunUnchanged: a run that may be repeated still may, one that must
+// TestReportLeavesTheRunUnchanged: a run that may be repeated still may, a run that must
 // not be still must not, and an attempt that does not count is still not counted.
 func TestReportLeavesTheRunUnchanged(t *testing.T) {
 	for _, repeatable := range []bool{true, false} {

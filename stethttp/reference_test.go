@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// A verifier that looks by the reference would find nothing, or something else, by one
+// A verifier that searches by the reference would find nothing, or something else, by a reference
 // that was cut or changed: it is left out, and the log says so.
 func TestReferenceInTheContentIsWholeOrLeftOutAndLogged(t *testing.T) {
 	most := strings.Repeat("x", store.MaxLabel)

@@ -26,8 +26,8 @@ func byAccount(r *http.Request) (string, error) { return r.Header.Get("Account")
 var madeFor = regexp.MustCompile(`<made for ([^>]*)>`)
 
 // TestTwoPrincipalsNeverShareAByte sends random requests of several principals,
-// who use the same few keys and bodies. Whatever is answered to one of them has
-// only what was made for that one.
+// who use the same few keys and bodies. An answer to one of them has
+// only that principal's data.
 func TestTwoPrincipalsNeverShareAByte(t *testing.T) {
 	s := start(t, setup{options: stethttp.Options{Scope: byAccount}, handler: func(w http.ResponseWriter, r *http.Request) {
 		stamp := "<made for " + r.Header.Get("Account") + ">"

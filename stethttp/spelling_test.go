@@ -9,7 +9,7 @@ import (
 )
 
 // TestMalformedContentTypeHidesNoForm that something before has read: net/http
-// obeys what it can of one that is malformed, or there twice.
+// accepts parts of a malformed or repeated one.
 func TestMalformedContentTypeHidesNoForm(t *testing.T) {
 	for name, contentType := range map[string]string{
 		"well-formed":    "Content-Type: application/x-www-form-urlencoded\r\n",
@@ -64,7 +64,7 @@ func TestMethodInAnotherCaseIsProtected(t *testing.T) {
 	s.wantRuns(1)
 }
 
-// TestRemovedOriginStaysRemoved: the handler has taken back what was allowed
+// TestRemovedOriginStaysRemoved: the handler has removed an origin that was allowed
 // around it.
 func TestRemovedOriginStaysRemoved(t *testing.T) {
 	s := start(t, setup{around: func(h http.Handler) http.Handler {

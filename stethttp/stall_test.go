@@ -37,7 +37,7 @@ func (p pipes) dial() net.Conn {
 	return client
 }
 
-// A client that does not take what is streamed to it cannot make the outcome
+// A client that does not read a stream cannot make the outcome
 // unknown: the run's time is not its own.
 func TestClientThatTakesNothingLeavesTheOutcomeKnown(t *testing.T) {
 	const size = 100 << 10

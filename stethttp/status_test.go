@@ -52,8 +52,8 @@ func TestStatusShowsTheStateOfTheOperation(t *testing.T) {
 	}
 }
 
-// TestForeignOperationsDoNotExist: what is not there and what is not yours cannot
-// be told apart.
+// TestForeignOperationsDoNotExist: a missing operation and a foreign one cannot
+// be distinguished.
 func TestForeignOperationsDoNotExist(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{Scope: byAccount}})
 	accepted := s.order("k", "{}", "Account", "a")
@@ -175,8 +175,8 @@ func TestOperationThatRunsAtOnceIsShownButNotCancelled(t *testing.T) {
 	}
 }
 
-// TestStatusOfACompressedResponseHasItsCoding: the status cannot negotiate for what
-// is inside of it.
+// TestStatusOfACompressedResponseHasItsCoding: the status cannot negotiate for the response
+// inside it.
 func TestStatusOfACompressedResponseHasItsCoding(t *testing.T) {
 	made, err := stethttp.Outcome(200, http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Content-Encoding": {"gzip"}}, []byte("{}"))
 	if err != nil {

@@ -26,7 +26,7 @@ func (s *looked) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return s.Store.Look(ctx, id)
 }
 
-// A stream is open for as long as somebody looks at a page, and what it is about may
+// A stream is open for as long as a page is, and its operation may
 // have a megabyte of work and another one of notes.
 func TestStreamDoesNotReadTheWorkEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

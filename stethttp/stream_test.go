@@ -45,8 +45,8 @@ func TestDuplicatesStayBlockedWhileTheFirstStreams(t *testing.T) {
 	s.wantRuns(1)
 }
 
-// TestStreamsFirstByteWaitsForNothing: what is flushed reaches the client while the handler
-// continues, however much it is, and what comes after it is not sent before it is flushed.
+// TestStreamsFirstByteWaitsForNothing: flushed bytes reach the client while the handler
+// continues, in any amount, and later bytes are not sent before they are flushed.
 func TestStreamsFirstByteWaitsForNothing(t *testing.T) {
 	for _, size := range []int{1, 4 << 10, 100 << 10, 600 << 10} {
 		read := make(chan struct{})

@@ -269,8 +269,8 @@ func TestTxWithoutATransactionPanicsWithAReason(t *testing.T) {
 	stethttp.Tx[*fakeTx](t.Context())
 }
 
-// A handler that is given a transaction cannot run without one: a request without a key is
-// told so, even where keys are optional, and so is the service.
+// A handler that needs a transaction cannot run without one: a request without a key is
+// refused, even if keys are optional, and the service is warned.
 func TestHandleTxRefusesRequestsWithoutATransaction(t *testing.T) {
 	log, st := &stettest.Log{}, newTxStore()
 	te := stettest.TxEngine(stettest.Engine(t, st, stet.Options{}), stores.TxStore[*fakeTx](st))

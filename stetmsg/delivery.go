@@ -76,7 +76,7 @@ func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (
 	return err
 }
 
-// turn waits for a slot, decides about m, and extends it meanwhile.
+// turn waits for a slot, decides about m, and extends it in the meantime.
 func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
 	defer c.extend(ctx, d)() // also when the handler calls runtime.Goexit
 	if !c.begin(ctx) {

@@ -77,7 +77,7 @@ func TestAbortClosesTheConnection(t *testing.T) {
 	s.ran(1)
 }
 
-// TestTimeoutBehindTheMiddlewareIsUnknown: the handler continues, whatever is answered for
+// TestTimeoutBehindTheMiddlewareIsUnknown: the handler continues after any answer for
 // it, also with an answer that would let a retry run.
 func TestTimeoutBehindTheMiddlewareIsUnknown(t *testing.T) {
 	for name, config := range map[string]timeout.Config{
@@ -108,7 +108,7 @@ func TestTimeoutBehindTheMiddlewareIsUnknown(t *testing.T) {
 	}
 }
 
-// TestHeadersOfOthersAreNotStored: those that middleware around sets anew for each
+// TestHeadersOfOthersAreNotStored: headers that outer middleware sets for each
 // request, and cookies among them.
 func TestHeadersOfOthersAreNotStored(t *testing.T) {
 	n := 0

@@ -99,8 +99,8 @@ func TestResponsesAreThoseOfGin(t *testing.T) {
 	}
 }
 
-// TestContext: Options.Scope and the handler find what is around, and what is around finds
-// what the handler has set.
+// TestContext: Options.Scope and the handler find values of outer middleware, which finds
+// values of the handler.
 func TestContext(t *testing.T) {
 	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{Scope: func(r *http.Request) (string, error) {
 		c := stetgin.Context(r)

@@ -144,7 +144,7 @@ func shapes(f file, n map[string]int) {
 	})
 }
 
-// pages counts the words of each page in a folder, without its subfolders but docs/adapters.
+// pages counts words: of each page in a folder, without its subfolders but docs/adapters.
 func pages(t *testing.T, folder string) (words []int) {
 	t.Helper()
 	patterns := []string{folder + "/*.md"}

@@ -114,7 +114,7 @@ func (p *Process) Killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// End says how the child, which has ended, did so, and what it said last.
+// End says how the child ended, with its last output.
 func (p *Process) End() string {
 	<-p.exited
 	return fmt.Sprintf("%v; it said: %s", p.cmd.ProcessState, p.said.String())
@@ -204,7 +204,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what was kept.
+// String returns the stored text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

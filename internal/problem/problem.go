@@ -18,10 +18,10 @@ type Document struct {
 	Status    int    `json:"status"`
 	Detail    string `json:"detail"`
 	Retryable bool   `json:"retryable"`
-	Execution string `json:"execution"` // in the words of stet.Execution
+	Execution string `json:"execution"` // a name of stet.Execution
 }
 
-// Marshal returns doc, of which JSON can be made, as it is sent.
+// Marshal returns the sent form of doc, which must be encodable as JSON.
 func Marshal(doc any) []byte {
 	b, err := json.Marshal(doc)
 	if err != nil {
@@ -40,7 +40,7 @@ func Write(w http.ResponseWriter, status int, doc []byte, retryAfter time.Durati
 		RetryAfter(h, retryAfter)
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(doc) // a client that has left hears nothing
+	_, _ = w.Write(doc) // the client may have left
 }
 
 // RetryAfter says in h when to ask again, in whole seconds, rounded up (RFC 9110,

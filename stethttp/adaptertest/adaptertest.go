@@ -129,7 +129,7 @@ type Route struct {
 	Twice          bool
 }
 
-// Middleware is middleware of a case. next calls what is registered after it.
+// Middleware is middleware of a case. next calls the next handler.
 type Middleware func(c Call, next func() error) error
 
 // Run tries every case on an adapter, each as a subtest.

@@ -15,7 +15,7 @@ const whyTwice = "a middleware inside itself is an error of the wiring: nothing 
 
 // chainCases are about middleware around and inside, and about requests without a route.
 var chainCases = []testCase{
-	{name: "replays end the chain", chains: true, why: "what is inside runs for requests that run, and for no replay and no refusal; what is around gets its own request back, and the status",
+	{name: "replays end the chain", chains: true, why: "inner middleware runs for requests that run, and for no replay and no refusal; outer middleware gets its own request back, and the status",
 		run: func(f *fixture) {
 			var inside atomic.Int64
 			var mu sync.Mutex

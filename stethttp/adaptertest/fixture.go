@@ -50,7 +50,7 @@ func newFixture(t testing.TB, a Adapter) *fixture {
 // path is where the routes of the cases are.
 const path = "/orders/{id}"
 
-// options are those that cases begin with.
+// options are the initial options of cases.
 func (f *fixture) options() stethttp.Options {
 	return stethttp.Options{
 		Scope:    func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
@@ -173,7 +173,7 @@ func (f *fixture) replays(first, again Reply) {
 	}
 }
 
-// lasting is a header without what is each response's own, and how it was framed.
+// lasting is a header without the fields that differ in each response, and without framing.
 func lasting(h http.Header) http.Header {
 	h = h.Clone()
 	for _, name := range []string{"Date", "Connection", "Content-Length", "Cache-Control", stethttp.DefaultReplayedHeader, "Idempotency-Expires"} {

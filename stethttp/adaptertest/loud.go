@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// Loud holds a wiring that cannot work to what stet owes its user then. Each case is
-// either right, as Run asks for it, or loud: the caller is not told that all went well,
+// Loud tests a wiring that cannot work. Each case is
+// either right, as Run requires, or loud: the caller gets no success,
 // Options.ErrorLog has an error, and a retry does not run the handler again. So a request
 // with a key is never unprotected in silence. A wiring that is right in all cases fails:
 // it is one for Run. Adapter.ServeTx may be nil; with it, nothing may be committed that the
-// caller was not told of.
+// caller did not get.
 func Loud(t *testing.T, wrong Adapter) {
 	t.Helper()
 	if wrong.Serve == nil {

@@ -300,7 +300,7 @@ func TestPolicyIsLongEnoughForEverySender(t *testing.T) {
 }
 
 // A sender may deliver for as long as its verifier says; none of its deliveries
-// acknowledges what has failed.
+// acknowledges a failure.
 func TestFailureIsNotAcknowledgedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, memory.New(memory.Options{}), webhook.Options{})
@@ -381,7 +381,7 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	}
 }
 
-// FuzzVerify: no header and no body make a verifier panic, and what it accepts it
+// FuzzVerify: no header and no body make a verifier panic, and a delivery that it accepts it
 // would have signed.
 func FuzzVerify(f *testing.F) {
 	f.Add("msg_1", "1614265330", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", []byte("{}"))
