@@ -68,14 +68,20 @@ func (c *call) complain(what string) {
 		slog.String("class", c.op.Class))
 }
 
-// sentTrailer returns the trailer of a finished response, by the names that are sent.
+// sentTrailer returns the trailer of a finished response, by the names that are sent. It includes
+// the fields that RPC protocols write at the end of the content.
 func (c *capture) sentTrailer() http.Header {
-	if len(c.trailer) == 0 {
+	contentType := c.final.Get("Content-Type")
+	rpc := !c.over && (strings.HasPrefix(contentType, grpcWeb) || strings.HasPrefix(contentType, connectStream))
+	if len(c.trailer) == 0 && !rpc {
 		return nil
 	}
 	trailer := make(http.Header, len(c.trailer))
 	for name, values := range c.trailer {
 		trailer[http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))] = values
+	}
+	if rpc {
+		endOfRPC(trailer, contentType, c.content)
 	}
 	return trailer
 }

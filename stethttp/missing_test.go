@@ -176,8 +176,19 @@ func TestErrorOfAnRPCIsAFailure(t *testing.T) {
 		"gRPC, unauthenticated": {respond("application/grpc", "", http.TrailerPrefix+"grpc-status", "16"), notStored},
 		// Servers say so of a response that is too large to send.
 		"gRPC, resource exhausted": {respond("application/grpc", message, http.TrailerPrefix+"Grpc-Status", "8"), rolledBack},
+		"gRPC-Web, end too large":  {respond("application/grpc-web", frame(0x81, "a: "+strings.Repeat("a", 64<<10)+"\r\ngrpc-status: 9\r\n")), rolledBack},
 		"gRPC, trailers only":      {respond("application/grpc+proto", "", "Grpc-Status", "9"), rolledBack},
 		"gRPC-Web, trailers only":  {respond("application/grpc-web+proto", "", "Grpc-Status", "9"), rolledBack},
+		"gRPC-Web":                 {respond("application/grpc-web+proto", message+frame(0x80, "grpc-status: 9\r\ngrpc-message: no\r\n")), rolledBack},
+		"gRPC-Web, compressed":     {respond("application/grpc-web", message+frame(0x81, "grpc-status: 9\r\n")), rolledBack},
+		"gRPC-Web, unknown coding": {respond("application/grpc-web", "\x81\x00\x00\x00\x01x"), rolledBack},
+		"gRPC-Web that went well":  {respond("application/grpc-web", message+frame(0x81, "grpc-status: 0\r\n")), committed},
+		"gRPC-Web, no permission":  {respond("application/grpc-web", frame(0x80, "grpc-status: 7\r\n")), notStored},
+		"Connect stream":           {respond("application/connect+json", message+frame(2, `{"error":{"code":"aborted"}}`)), rolledBack},
+		"Connect stream, odd code": {respond("application/connect+json", frame(2, `{"error":{}}`)), rolledBack},
+		"Connect stream that ends": {respond("application/connect+proto", message+frame(3, `{"metadata":{"a":["b"]}}`)), committed},
+		"cut in a frame":           {respond("application/grpc-web", message[:len(message)-1]), committed},
+		"no RPC":                   {respond("text/plain", frame(0x80, "grpc-status: 9\r\n")), committed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := newTxStore()

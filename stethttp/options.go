@@ -99,8 +99,9 @@ type Options struct {
 	// Responses.NotExecuted, which is the function NotExecuted for StoreOutcomes.
 	NotExecuted func(status int, header http.Header) bool
 	// Failed reports that any other response is a failure. In a transaction a failure is
-	// rolled back, and a retry runs again. Otherwise it is stored and replayed. Responses
-	// can store it in both cases. Default: the function Failed.
+	// rolled back, and a retry runs again. Otherwise it is stored and replayed. trailer
+	// includes the fields that RPC protocols write at the end of the content. Responses can
+	// store it in both cases. Default: the function Failed.
 	Failed func(status int, header, trailer http.Header) bool
 	// RetryAfter is the Retry-After of refusals that a later request may not get, such as
 	// in flight, unless more is known. Rounded up to seconds. Default 1 s; at most 24 h.
@@ -176,8 +177,8 @@ func NotExecuted(status int, header http.Header) bool {
 }
 
 // Failed is the default of Options.Failed: it is true for responses of 500 and above, for 408,
-// and for a gRPC status other than 0 in the trailer or the header. The status of gRPC-Web and
-// of Connect's streams is in the content, where it is not read: use stetconnect for them.
+// and for a gRPC status other than 0: in the trailer, in the header, or, for gRPC-Web and
+// Connect's streams, at the end of the content.
 func Failed(status int, header, trailer http.Header) bool {
 	if status >= http.StatusInternalServerError || status == http.StatusRequestTimeout {
 		return true

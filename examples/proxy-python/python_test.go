@@ -41,7 +41,7 @@ func open(t *testing.T) *shop {
 	s := &shop{T: t, python: python, ledger: filepath.Join(dir, "ledger.db")}
 	s.serve("PORT=0")
 	s.proxy = rig.Launch(t, exec.Command(rig.Stet(t), "proxy", "--config", "stet.yaml", "--upstream", s.service.URL,
-		"--store", filepath.Join(dir, "stet.db"), "--listen", "127.0.0.1:0", "--admin", "off"))
+		"--store", filepath.Join(dir, "stet.db"), "--listen", "127.0.0.1:0", "--admin-listen", "off"))
 	return s
 }
 

@@ -25,7 +25,7 @@ func TestMessagesThatCannotBeConsumedAreErrorsWithTheirLine(t *testing.T) {
 		"dead end":           {ofRabbitMQ + ", dead_letter: orders", "consume[0].dead_letter: it is the queue itself"},
 		"no exchange":        {ofRabbitMQ + ", dead_letter: 'exchange:'", "consume[0].dead_letter: which exchange"},
 		"queue type":         {ofRabbitMQ + ", queue_type: big", `consume[0].queue_type: "big" is neither`},
-		"order of RabbitMQ":  {ofRabbitMQ + ", ordered: true", "consume[0].ordered: RabbitMQ keeps no order"},
+		"order of RabbitMQ":  {ofRabbitMQ + ", ordered: true", "consume[0].ordered: RabbitMQ does not keep the order"},
 		"no stream":          {"name: x, from: 'nats://h', consumer: c, dead_letter: d, post: /e", "consume[0].stream: required"},
 		"dead wildcard":      {strings.Replace(ofJetStream, "dead_letter: dead", "dead_letter: 'dead.>'", 1), "consume[0].dead_letter: \"dead.>\" must be one subject"},
 		"no credentials":     {ofJetStream + ", credentials: /missing", "consume[0].credentials: open /missing"},
