@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -43,7 +45,9 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", "stet-proxy")),
 		resource.WithFromEnv()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name
-	if err != nil {
+	if errors.Is(err, resource.ErrPartialResource) {
+		o.ErrorLog.WarnContext(ctx, "stet: a part of OTEL_RESOURCE_ATTRIBUTES is not used", slog.Any("error", err))
+	} else if err != nil {
 		return nil, err
 	}
 	t := &traces{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}

@@ -31,7 +31,7 @@ func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 	defer service.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=payments-sidecar")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=payments-sidecar,team") // the second is malformed, and only logged
 	p := startProxy(t, "--upstream", service.URL, "--store", "memory", "--listen", "127.0.0.1:0", "--scope", "single-tenant")
 	for range 2 {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/payments", strings.NewReader(body))
