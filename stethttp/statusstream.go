@@ -77,7 +77,7 @@ func (c *lookup) readAgain(was stet.Status, progress bool) stet.Status {
 	now, err := c.m.engine.Store().Read(ctx, c.id)
 	old := was.Record
 	changed := now.State != old.State || now.Fence != old.Fence || now.Cancelling != old.Cancelling
-	if err != nil || !changed && !(progress && now.State == store.Running) {
+	if err != nil || !changed && (!progress || now.State != store.Running) {
 		return was
 	}
 	st, err := c.m.engine.Status(ctx, c.op.Scope, c.id)

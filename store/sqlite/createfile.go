@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// creating serializes createFile: closing a file releases the locks that this process has on it.
+// creating serialises createFile: closing a file releases the locks that this process has on it.
 var creating sync.Mutex
 
 // createFile creates the file for this user alone, if it does not exist. It refuses a file with
