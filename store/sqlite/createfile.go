@@ -1,7 +1,9 @@
 package sqlite
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 )
@@ -15,12 +17,16 @@ var creating sync.Mutex
 func createFile(path string) error {
 	creating.Lock()
 	defer creating.Unlock()
-	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && links(info) > 1 {
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().IsRegular() && links(info) > 1 {
 		return fmt.Errorf("sqlite: %s has %d names (hard links), and processes that open it by different ones do not see what the others write; remove all but one", path, links(info))
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
+	if !errors.Is(err, fs.ErrNotExist) {
 		return nil // it exists, or SQLite returns the error
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600) // also through a symbolic link
+	if err != nil {
+		return nil // SQLite returns the error
 	}
 	return f.Close()
 }

@@ -136,3 +136,23 @@ func TestTransactionOfAnotherFileIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestFileBehindADanglingLinkIsPrivate(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o022))
+	dir := t.TempDir()
+	link := filepath.Join(dir, "stet.db")
+	if err := os.Symlink(filepath.Join(dir, "data.db"), link); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, Options{}, link)
+	mustClaim(t, s, request("k"))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := os.Stat(filepath.Join(dir, e.Name())); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v; want mode 0600", e.Name(), info.Mode(), err)
+		}
+	}
+}

@@ -20,21 +20,16 @@ const (
 // errEnough ends the reading of rows.
 var errEnough = errors.New("enough")
 
-// Due implements store.WorkStore. One call returns at most 1,000 records and 16 MiB of work,
-// whatever limit is. If nothing is due, it does not wait for writers.
+// Due implements store.WorkStore. One call returns at most 1,000 records and 16 MiB of work. If
+// nothing is due, it does not wait for writers. Without names it reads the queues of 256 names; the
+// next call continues with the names after these.
 func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if limit < 1 {
 		return nil, ctx.Err()
 	}
 	if len(names) == 0 {
-		err := s.read(ctx, func(r *session) error {
-			return r.rows(qNames, func(v []any) error {
-				name, _ := v[0].(string)
-				names = append(names, name)
-				return nil
-			})
-		})
-		if err != nil {
+		var err error
+		if names, err = s.nextNames(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -43,6 +38,26 @@ func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names .
 		queues = append(queues, queue{find: qDueRun, name: []any{names[i]}})
 	}
 	return s.due(ctx, queues, qAgainRun, limit, again)
+}
+
+// nextNames returns the next store.MaxDueNames names of waiting jobs.
+func (s *Store) nextNames(ctx context.Context) (names []string, err error) {
+	from := ""
+	if last := s.dueFrom.Swap(nil); last != nil {
+		from = *last
+	}
+	err = s.read(ctx, func(r *session) error {
+		return r.rows(qNames, func(v []any) error {
+			name, _ := v[0].(string)
+			names = append(names, name)
+			return nil
+		}, from, int64(store.MaxDueNames))
+	})
+	if len(names) == store.MaxDueNames {
+		after := names[len(names)-1] + "\x00"
+		s.dueFrom.Store(&after)
+	}
+	return names, err
 }
 
 // DueMessages implements store.OutboxStore. It is bounded like Due.
@@ -67,22 +82,30 @@ type dueRow struct {
 	err   error  // if it is damaged
 }
 
-// due reads due records, and makes them due again later. It returns a record only if no other call
-// has done so in between.
+// due reads due records, and makes them due again later. It first checks without the writer.
 func (s *Store) due(ctx context.Context, queues []queue, put query, limit int, again time.Duration) ([]store.Record, error) {
-	found, err := s.findDue(ctx, queues, min(limit, dueChunk))
-	if err != nil || len(found) == 0 {
+	waiting := 0
+	err := s.read(ctx, func(r *session) error {
+		found, err := findDue(r, queues, 1)
+		waiting = len(found)
+		return err
+	})
+	if err != nil || waiting == 0 {
 		return nil, err
 	}
 	var recs []store.Record
 	var bad damage
 	err = s.write(ctx, func(w *session) error {
+		found, err := findDue(w, queues, min(limit, dueChunk))
+		if err != nil {
+			return err
+		}
 		recs, bad = nil, damage{}
 		for _, r := range found {
-			switch n, err := w.exec(put, w.now+span(again), r.Fence, r.since); {
+			_, err := w.exec(put, w.now+span(again), r.Fence, r.since)
+			switch {
 			case err != nil:
 				return err
-			case n == 0:
 			case r.err != nil:
 				bad.add(r.Claim(), r.err)
 			default:
@@ -101,35 +124,34 @@ func (s *Store) due(ctx context.Context, queues []queue, put query, limit int, a
 
 // findDue reads due rows, those first that wait longest. The queues have equal shares of the limit;
 // a share that is left over goes to the others.
-func (s *Store) findDue(ctx context.Context, queues []queue, limit int) (found []*dueRow, err error) {
+func findDue(s *session, queues []queue, limit int) (found []*dueRow, err error) {
 	size := 0
-	err = s.read(ctx, func(r *session) error {
-		for len(queues) > 0 && len(found) < limit {
-			share := max((limit-len(found))/len(queues), 1)
-			var more []queue
-			for _, q := range queues {
-				want := min(share, limit-len(found))
-				before := len(found)
-				err := r.rows(q.find, func(v []any) error {
-					d := scanDue(q.find, v)
-					if size += len(d.Work) + len(d.Outbox); size > dueBytes && len(found) > 0 {
-						return errEnough
-					}
-					found = append(found, d)
-					return nil
-				}, append(slices.Clip(q.name), r.now, int64(want), int64(q.read))...)
-				if err != nil {
-					return err
-				}
-				if n := len(found) - before; n == share {
-					q.read += n
-					more = append(more, q)
-				}
+	for err == nil && len(queues) > 0 && len(found) < limit {
+		share := max((limit-len(found))/len(queues), 1)
+		var more []queue
+		for _, q := range queues {
+			before := len(found)
+			if before == limit {
+				break
 			}
-			queues = more
+			err = s.rows(q.find, func(v []any) error {
+				d := scanDue(q.find, v)
+				if size += len(d.Work) + len(d.Outbox); size > dueBytes && len(found) > 0 {
+					return errEnough
+				}
+				found = append(found, d)
+				return nil
+			}, append(slices.Clip(q.name), s.now, int64(min(share, limit-before)), int64(q.read))...)
+			if err != nil {
+				break
+			}
+			if n := len(found) - before; n == share {
+				q.read += n
+				more = append(more, q)
+			}
 		}
-		return nil
-	})
+		queues = more
+	}
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}

@@ -99,12 +99,13 @@ func (r *row) markUnknown(s *session) error {
 }
 
 // Extend implements store.Store.
-func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
+func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	if len(claims) == 0 {
 		return nil, ctx.Err()
 	}
+	var lost []store.Claim // no named result: after ctx has ended, the batch may still write it
 	var bad damage
-	err = s.write(ctx, func(w *session) error {
+	err := s.write(ctx, func(w *session) error {
 		lost, bad = nil, damage{}
 		end := w.now + span(lease)
 		for _, c := range claims {
@@ -244,6 +245,8 @@ func (s *Store) read(ctx context.Context, do func(*session) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.reading.RLock()
+	defer s.reading.RUnlock()
 	err := do(&session{ctx: ctx, stmts: s.readStmts, now: s.o.Clock().UnixMicro()})
 	switch {
 	case err == nil || errors.Is(err, store.ErrDamaged):

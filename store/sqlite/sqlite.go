@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -61,7 +63,9 @@ type Store struct {
 	failed failures  // of writes
 
 	reads     *sql.DB
-	readStmts *prepared // on reads
+	readStmts *prepared              // on reads
+	reading   sync.RWMutex           // locked by Close, after the last read
+	dueFrom   atomic.Pointer[string] // where the next Due of all names begins; nil: at the first
 
 	db     *sql.DB             // the service's
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
@@ -162,6 +166,8 @@ func (s *Store) Close() error {
 	if !s.w.close() {
 		return nil
 	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	return s.disconnect()
 }
 

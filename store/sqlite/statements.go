@@ -74,8 +74,8 @@ var sqlText = [queries]string{
 	qCancelRun: `UPDATE stet_records SET cancelling = 1 WHERE fence = ?`,
 	qSave:      `UPDATE stet_records SET notes = ?, run_due = CASE WHEN ? AND work IS NOT NULL THEN coalesce(run_due, lease) END WHERE fence = ?`,
 
-	qNames: `WITH RECURSIVE names(name) AS (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL
-		UNION ALL SELECT (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL AND name > names.name) FROM names WHERE name IS NOT NULL)
+	qNames: `WITH RECURSIVE names(name) AS (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL AND name >= ?1
+		UNION ALL SELECT (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL AND name > names.name) FROM names WHERE name IS NOT NULL LIMIT ?2)
 		SELECT name FROM names WHERE name IS NOT NULL`,
 	qDueRun:     `SELECT ` + toDo + `run_due FROM stet_records WHERE name = ? AND run_due <= ? ORDER BY run_due LIMIT ? OFFSET ?`,
 	qDueRelay:   `SELECT ` + toDo + `relay_due FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ? OFFSET ?`,

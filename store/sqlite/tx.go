@@ -16,6 +16,8 @@ import (
 // order of their calls. ctx bounds the wait for them and for other processes; BusyTimeout
 // bounds the latter.
 //
+// fn must not change settings of the connection (PRAGMA): the store's other writes use it, too.
+//
 // A transaction in which a statement failed is not committed, also if fn returns no error. Use
 // a savepoint around the statement, and ROLLBACK TO after the failure.
 //
