@@ -62,13 +62,18 @@ type Store struct {
 	stmts  *prepared // on writes
 	failed failures  // of writes
 
-	reads     *sql.DB
-	readStmts *prepared              // on reads
-	reading   sync.RWMutex           // locked by Close, after the last read
-	dueFrom   atomic.Pointer[string] // where the next Due of all names begins; nil: at the first
+	readers
+	dueFrom atomic.Pointer[string] // where the next Due of all names begins; nil: at the first
 
 	db     *sql.DB             // the service's
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
+}
+
+// readers are the connections for reading.
+type readers struct {
+	reads     *sql.DB
+	readStmts *prepared    // on reads
+	reading   sync.RWMutex // locked by Close, after the last read
 }
 
 var (
