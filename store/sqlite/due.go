@@ -102,10 +102,10 @@ func (s *Store) due(ctx context.Context, queues []queue, put query, limit int, a
 		}
 		recs, bad = nil, damage{}
 		for _, r := range found {
-			_, err := w.exec(put, w.now+span(again), r.Fence, r.since)
-			switch {
+			switch n, err := w.exec(put, w.now+span(again), r.Fence, r.since); {
 			case err != nil:
 				return err
+			case n == 0: // found twice: the caller gave a name twice
 			case r.err != nil:
 				bad.add(r.Claim(), r.err)
 			default:
