@@ -104,7 +104,7 @@ var defects = []defect{
 	{"stores: an expired result is treated as never stored", "store/internal/rules/rules.go",
 		"return now.Before(rec.ExpiresAt) && rec.Gone", "return rec.Gone", some("Zombie", engineTests)},
 	{"a release without effect counts as done", "run.go",
-		"\t\treturn r.wasForgotten(ctx)\n", "\t\treturn nil\n", some("CameTooLate", engineTests)},
+		"\t\treturn r.wasForgotten(ctx)\n", "\t\treturn nil\n", some("LateRelease", engineTests)},
 	{"a run that was taken over answers for its successor", "ending.go",
 		"if !harmless || KindOf(released) == KindFenced || l", "if !harmless || l", some("TakenOver", engineTests)},
 	{"an owner claims twice", "claim.go", "t.req.Owner = store.NewOwner() // an owner claims once", "", engineTests},
