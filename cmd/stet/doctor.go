@@ -211,7 +211,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 		return found
 	}
 	err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Failed}, keep)
-	check("stands", "no other outcome replaces it", rec, err, stet.KindOf(err) == stet.KindFenced)
+	check("final", "no other outcome replaces it", rec, err, stet.KindOf(err) == stet.KindFenced)
 	return found
 }
 

@@ -31,7 +31,7 @@ func wrong(t *testing.T, s *rig.RedisServer) (names string, found map[string]fin
 	t.Helper()
 	status, found := examineJSON(t, "redis://"+s.Addr()+"/0")
 	var list []string
-	for _, name := range []string{"connects", "server", "eviction", "durability", "failover", "publishing", "claim", "stands"} {
+	for _, name := range []string{"connects", "server", "eviction", "durability", "failover", "publishing", "claim", "final"} {
 		if f, there := found[name]; there && !f.OK {
 			list = append(list, name)
 		}

@@ -65,7 +65,7 @@ func TestDoctorFindsAGoodStoreGood(t *testing.T) {
 }
 
 func TestDoctorWarnsOfAStoreInMemory(t *testing.T) {
-	if status, found := examineJSON(t, "memory"); status != exitFailure || found["durability"].OK || !found["stands"].OK {
+	if status, found := examineJSON(t, "memory"); status != exitFailure || found["durability"].OK || !found["final"].OK {
 		t.Errorf("status %d, %v", status, found)
 	}
 	if _, out, _ := command(t, "doctor", "--store", "memory"); !strings.Contains(out, "✗ durability") || !strings.Contains(out, "→ use an SQLite file") {
@@ -107,14 +107,14 @@ func (d defective) Settle(ctx context.Context, c store.Claim, out store.Settleme
 	switch {
 	case d.defect == "settle" && err == nil:
 		return errors.New("disk full")
-	case d.defect == "fence" && out.State == store.Completed, d.defect == "stands" && out.State == store.Failed:
+	case d.defect == "fence" && out.State == store.Completed, d.defect == "final" && out.State == store.Failed:
 		return nil
 	}
 	return err
 }
 
 func TestSelfTestFindsDefects(t *testing.T) {
-	for _, defect := range []string{"claim", "clock", "conflict", "mismatch", "fence", "settle", "replay", "stands"} {
+	for _, defect := range []string{"claim", "clock", "conflict", "mismatch", "fence", "settle", "replay", "final"} {
 		var wrong []string
 		for _, f := range selfTest(t.Context(), defective{memory.New(memory.Options{}), defect}) {
 			if !f.OK {
@@ -212,7 +212,7 @@ func TestDoctorKeysAndProxyWorkOnPostgreSQL(t *testing.T) {
 	}
 	must(t, "migrate", "up")
 	status, found := examineJSON(t, url)
-	for _, check := range []string{"fsync", "commit", "connections", "rights", "clean-up", "clock", "fence", "stands"} {
+	for _, check := range []string{"fsync", "commit", "connections", "rights", "clean-up", "clock", "fence", "final"} {
 		if !found[check].OK {
 			t.Errorf("%s: %+v", check, found[check])
 		}

@@ -9,7 +9,7 @@ import (
 
 func TestRedisIsAStoreLikeTheOthers(t *testing.T) {
 	url := "redis://" + rig.Redis(t).Addr() + "/0"
-	if status, found := examineJSON(t, url); !found["connects"].OK || !found["stands"].OK || !found["replay"].OK {
+	if status, found := examineJSON(t, url); !found["connects"].OK || !found["final"].OK || !found["replay"].OK {
 		t.Errorf("doctor: status %d, %v", status, found)
 	}
 	if status, out, errs := command(t, "keys", "ls", "--store", url, "-o", "json"); status != exitOK || !strings.Contains(out, `"records":`) {

@@ -148,7 +148,7 @@ func TestStoreOfAConfigurationServesEveryCommandAndFlagsOverrideIt(t *testing.T)
 	t.Setenv("STET_POSTGRES_URL", "")
 	must(t, "migrate", "up", "--config", file)
 	status, found := examineWith(t, "--config", file)
-	if status != exitOK && !found["stands"].OK || !found["rights"].OK || !found["sweep"].OK {
+	if status != exitOK && !found["final"].OK || !found["rights"].OK || !found["sweep"].OK {
 		t.Errorf("doctor: %d, %v", status, found)
 	}
 	s := mustOpen(t, "--config", file)
@@ -338,7 +338,7 @@ func TestStoreInPostgreSQLBehindPgBouncer(t *testing.T) {
 		}
 	}
 	status, found := examineWith(t, "--store", through, "--store-pgbouncer")
-	if !found["stands"].OK {
+	if !found["final"].OK {
 		t.Errorf("doctor: %d, %v", status, found)
 	}
 	// Without the option, the sessions that the store prepares are others' as well.

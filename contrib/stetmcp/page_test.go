@@ -48,9 +48,6 @@ func TestThePackageCommentHasTheProgramOfThePage(t *testing.T) {
 // TestTheProgramOfThePageOverAProcess builds it and talks to it over standard input and
 // output; a second process finds what the first, which was killed, has left.
 func TestTheProgramOfThePageOverAProcess(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds a program")
-	}
 	code, err := os.MkdirTemp(".", "page_")
 	if err != nil {
 		t.Fatal(err)

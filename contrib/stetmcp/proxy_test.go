@@ -52,9 +52,6 @@ func sidecar(t *testing.T, bin, upstream string) string {
 
 // TestBehindTheSidecar has a server that knows nothing of stet, and a client of the SDK.
 func TestBehindTheSidecar(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds a program")
-	}
 	bin := filepath.Join(t.TempDir(), "stet")
 	if out, err := exec.Command("go", "build", "-C", "../..", "-o", bin, "./cmd/stet").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

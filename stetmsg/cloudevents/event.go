@@ -149,7 +149,7 @@ var (
 
 // attribute is the value of an attribute in a header. With the prefix of HTTP it is
 // percent-encoded, and old senders put it in quotes (HTTP Protocol Binding 1.0.2, section
-// 3.1.3.2). A percent sign that encodes nothing stands for itself.
+// 3.1.3.2). A percent sign that encodes nothing is a literal one.
 func attribute(prefix, v string) string {
 	if prefix != ofHTTP {
 		return v

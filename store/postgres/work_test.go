@@ -203,7 +203,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// A waiting caller receives the end of the run, whatever its kind.
+// A waiting caller receives the end of the run, of any kind.
 func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	s := open(t, nil, Options{})
 	conn, err := s.Pool().Acquire(t.Context())

@@ -124,3 +124,17 @@ func TestDueOfManyNamesContinuesWithTheNext(t *testing.T) {
 		}
 	}
 }
+
+func TestDueBeginsAgainAfterTheLastName(t *testing.T) {
+	s := openStore(t, Options{})
+	for i := range store.MaxDueNames {
+		req := request(fmt.Sprint(i))
+		req.Label.Name = fmt.Sprintf("name-%04d", i)
+		mustAccept(t, s, req, "work")
+	}
+	for range 2 {
+		if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 10 {
+			t.Errorf("Due returned %d records, %v; want 10", len(recs), err)
+		}
+	}
+}

@@ -40,12 +40,18 @@ func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names .
 	return s.due(ctx, queues, qAgainRun, limit, again)
 }
 
-// nextNames returns the next store.MaxDueNames names of waiting jobs.
-func (s *Store) nextNames(ctx context.Context) (names []string, err error) {
-	from := ""
-	if last := s.dueFrom.Swap(nil); last != nil {
-		from = *last
+// nextNames returns the next store.MaxDueNames names of waiting jobs. After the last name, it
+// begins with the first.
+func (s *Store) nextNames(ctx context.Context) ([]string, error) {
+	if from := s.dueFrom.Swap(nil); from != nil {
+		if names, err := s.namesFrom(ctx, *from); err != nil || len(names) > 0 {
+			return names, err
+		}
 	}
+	return s.namesFrom(ctx, "")
+}
+
+func (s *Store) namesFrom(ctx context.Context, from string) (names []string, err error) {
 	err = s.read(ctx, func(r *session) error {
 		return r.rows(qNames, func(v []any) error {
 			name, _ := v[0].(string)

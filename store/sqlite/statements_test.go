@@ -166,7 +166,7 @@ func (b *byStatements) look(ctx context.Context, on execer, req *store.ClaimRequ
 func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (rec store.Record, err error) {
 	if f, err := b.look(ctx, b.store.DB(), &req, b.now()); err != nil || f != nil && (f.state == "completed" || f.state == "failed") {
-		return b.stands(ctx, f, &req, err)
+		return b.stored(ctx, f, &req, err)
 	}
 	tx, err := b.store.DB().BeginTx(context.WithoutCancel(ctx), nil) // BEGIN IMMEDIATE
 	if err != nil {
@@ -184,7 +184,7 @@ func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 		if err == nil && (f == nil || f.action == "run") {
 			err = fmt.Errorf("begin refused to run it, and look says %+v", f)
 		}
-		return b.stands(ctx, f, &req, errors.Join(err, tx.Rollback()))
+		return b.stored(ctx, f, &req, errors.Join(err, tx.Rollback()))
 	}
 	if err != nil {
 		return rec, err
@@ -203,9 +203,9 @@ func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 	return b.Read(ctx, req.ID)
 }
 
-// stands answers for an operation that must not run, with the result of look; the rest
+// stored answers for an operation that must not run, with the result of look; the rest
 // is read.
-func (b *byStatements) stands(ctx context.Context, f *found, req *store.ClaimRequest, err error) (store.Record, error) {
+func (b *byStatements) stored(ctx context.Context, f *found, req *store.ClaimRequest, err error) (store.Record, error) {
 	switch {
 	case err != nil:
 		return store.Record{}, err

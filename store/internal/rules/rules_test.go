@@ -82,5 +82,5 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// fenced stands for store.ErrFenced in tables.
+// fenced is store.ErrFenced in tables.
 const fenced Change = 255
