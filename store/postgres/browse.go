@@ -45,7 +45,7 @@ var sqlBrowseOpen = filtered(2, `
 WITH l AS MATERIALIZED (
 	SELECT {kept}, {match} AS matches
 	FROM unnest({states}::smallint[]) AS s (state), LATERAL (
-		SELECT * FROM {records} o WHERE o.state = s.state AND o.expires_at IS NULL AND o.fence > $1::bigint
+		SELECT * FROM {records} o WHERE o.open_state = s.state AND o.fence > $1::bigint
 		ORDER BY o.fence LIMIT {look}::bigint
 	) r ORDER BY r.fence LIMIT {look}::bigint
 )

@@ -19,7 +19,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 6
+const schemaVersion = 4
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -91,6 +91,7 @@ func (n names) replacer() *strings.Replacer {
 		`"operations"`, quoted(n.view),
 		`"records_schema"`, quoted(n.table + "_schema"),
 		`"records_emitted"`, quoted(n.table + "_emitted"),
+		`"records_empty"`, quoted(n.table + "_empty"),
 		`'` + defaultTable + `'`, literal(n.table),
 	}
 	for _, f := range functions {
@@ -103,8 +104,8 @@ func (n names) replacer() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// functions are those of migrations 4 to 6, without what their names begin with.
-var functions = []string{"begin", "claim", "digest", "emit", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "sweep", "tell", "unsent", "unsettled"}
+// functions are those of migrations 2 to 4, without what their names begin with.
+var functions = []string{"begin", "begin_raw", "claim", "digest", "emit", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "settle_raw", "sweep", "tell", "unsent", "unsettled", "wait_lock"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of
 // several statements, to be executed in one transaction; each keeps the table
@@ -301,7 +302,7 @@ func (n names) checkFences(ctx context.Context, q rowQuerier) error {
 	var last, greatest int64
 	sample := fmt.Sprintf(`greatest((SELECT max(fence) FROM (SELECT fence FROM %[1]s LIMIT 1000) AS first),
 		(SELECT max(fence) FROM (SELECT fence FROM %[1]s WHERE due_at IS NOT NULL ORDER BY due_at DESC LIMIT 1000) AS newest),
-		(SELECT max(fence) FROM %[1]s WHERE expires_at IS NULL AND state = 1))`, n.records)
+		(SELECT max(fence) FROM %[1]s WHERE open_state = 1))`, n.records)
 	err := q.QueryRow(ctx, "SELECT coalesce(pg_sequence_last_value("+literal(n.fence)+"::regclass), 0), coalesce("+sample+", 0)").Scan(&last, &greatest)
 	if err == nil && last == 0 && greatest > 0 { // never drawn from, perhaps since RESTART WITH
 		if err = q.QueryRow(ctx, "SELECT last_value - 1 FROM "+n.fence).Scan(&last); sqlState(err) == "42501" {

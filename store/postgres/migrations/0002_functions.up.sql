@@ -4,11 +4,9 @@
 -- are not granted to any role. They call one another with exactly the types
 -- that are declared: a function of the same name that fits better, of another role that
 -- may create one in this schema, would be called in their place, with their rights.
-
--- A claim under which a service settles, in the transaction of its writes, is known by its
--- owner: if that run dies it had no effect.
-ALTER TABLE "stet"."records" ADD COLUMN outside bytea;
-COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim that a service settles, in one transaction with its writes; if it is the owner of the record, an expired run becomes retryable, not unknown';
+--
+-- stet_begin_raw and stet_settle_raw take digests, lock numbers and stored bytes from the client. The
+-- functions above them compute these, for psql.
 
 -- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
 -- functions in SQL are planned anew at each call.
@@ -133,22 +131,119 @@ BEGIN
 END
 $stet$;
 
+-- Begins the operation of an ID. A client computes the arguments (docs/sql.md): the digests, the number of
+-- the key's lock, and two numbers of a lock that publishes the fingerprint. Wrong lock numbers
+-- cannot cause a second run: the primary key decides.
+CREATE FUNCTION "stet"."stet_begin_raw"(id bytea, scope bytea, fingerprint bytea, owner bytea, run_lock bigint, print_lock integer, print integer,
+	class text, name text, ref text, result double precision,
+	OUT action text, OUT fence bigint, OUT attempt integer, OUT state text, OUT status integer, OUT content_type text, OUT head bytea, OUT body bytea)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
+#variable_conflict use_variable
+DECLARE
+	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
+	due    timestamptz; -- the result expires then; written now, so that settling changes no index
+	concurrent boolean := false;
+	locked boolean;
+	there  boolean;
+	r      record;
+BEGIN
+	IF (octet_length(id) = 32 AND octet_length(scope) = 32 AND octet_length(fingerprint) = 33 AND octet_length(owner) = 16
+		AND run_lock IS NOT NULL AND print_lock IS NOT NULL AND print IS NOT NULL AND result > 0 AND result <= 3155760000
+		AND octet_length(class) <= 255 AND octet_length(name) <= 255 AND octet_length(ref) <= 255
+		AND (class || name || ref) COLLATE "C" !~ '[[:cntrl:]]' AND NOT starts_with(ref, 'sealed:')) IS NOT TRUE THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: an argument of stet_begin_raw is not acceptable',
+			HINT = 'id and scope have 32 bytes, fingerprint 33, owner 16; labels at most 255 without control characters, and ref does not begin with sealed:; result is a positive number of seconds.';
+	END IF;
+	due := moment + make_interval(secs => result);
+	-- Each statement sees rows that were committed before it began. Later changes are
+	-- read again.
+	FOR try IN 1..16 LOOP
+		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
+			t.forget_at, coalesce(t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner, false) AS void
+		INTO r FROM "stet"."records" t WHERE t.id = id;
+		there := FOUND AND (r.forget_at IS NULL OR r.forget_at > moment);
+		IF there THEN
+			IF r.fingerprint <> fingerprint THEN
+				action := 'mismatch';
+				RETURN;
+			ELSIF r.state <> 4 AND NOT r.void THEN
+				fence := r.fence;
+				attempt := r.attempt;
+				state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
+				IF r.state NOT IN (2, 3) THEN
+					action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
+				ELSIF r.gone OR r.expires_at <= moment THEN
+					action := 'expired';
+				ELSE
+					action := 'replay';
+					status := r.status;
+					content_type := r.content_type;
+					head := r.head;
+					body := coalesce(r.body, ''::bytea);
+				END IF;
+				RETURN;
+			END IF;
+		END IF;
+		IF pg_try_advisory_xact_lock(run_lock) THEN
+			locked := pg_try_advisory_xact_lock(print_lock, print);
+			IF r.fence IS NULL THEN
+				INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref, expires_at, due_at, unsettled)
+				VALUES (id, scope, fingerprint, owner, nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref, due, due, true)
+				ON CONFLICT ON CONSTRAINT "records_pkey" DO NOTHING RETURNING t.fence, t.attempt INTO fence, attempt;
+			ELSE
+				IF r.void THEN -- perhaps it is being settled late
+					PERFORM FROM "stet"."records" t WHERE t.id = id FOR UPDATE SKIP LOCKED;
+					IF NOT FOUND THEN
+						action := 'in_flight';
+						state := 'running';
+						RETURN;
+					END IF;
+				END IF;
+				UPDATE "stet"."records" t SET fingerprint = fingerprint, owner = owner, fence = nextval('"stet"."records_fence"'),
+					claimed_at = moment, attempt = CASE WHEN there THEN t.attempt + 1 ELSE 1 END, state = 1,
+					class = class, name = name, ref = ref, gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
+					lease_until = NULL, settled_at = NULL, expires_at = due, forget_at = NULL, due_at = due, unsettled = true,
+					run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN there THEN t.notes END
+				WHERE t.id = id AND t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment
+					OR t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner)
+				RETURNING t.fence, t.attempt INTO fence, attempt;
+			END IF;
+			IF FOUND THEN
+				action := 'run';
+				state := 'running';
+				RETURN;
+			END IF;
+		ELSIF concurrent AND NOT there THEN -- the record, read since, does not say that it has ended
+			action := 'mismatch';
+			RETURN;
+		ELSE
+			-- Does the transaction that has the lock ask for something else?
+			concurrent := EXISTS (
+				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
+				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
+					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+					AND k.classid::bigint = (run_lock >> 32) & 4294967295 AND k.objid::bigint = run_lock & 4294967295
+					AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
+					AND f.classid::bigint = print_lock::bigint & 4294967295 AND f.objid::bigint <> print::bigint & 4294967295);
+			IF NOT concurrent THEN
+				EXIT;
+			END IF;
+		END IF;
+	END LOOP;
+	action := 'in_flight';
+	state := 'running';
+END
+$stet$;
+
 CREATE FUNCTION "stet"."stet_begin"(scope text, key text, fingerprint bytea DEFAULT NULL, namespace text DEFAULT '',
 	class text DEFAULT '', name text DEFAULT '', ref text DEFAULT '',
 	OUT action text, OUT claim text, OUT state text, OUT status integer, OUT headers jsonb, OUT content_type text, OUT body bytea,
 	OUT id bytea, OUT fence bigint, OUT attempt integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
-#variable_conflict use_column
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
+#variable_conflict use_variable
 DECLARE
-	this   bytea;
-	finger bytea       := coalesce(fingerprint, decode(repeat('00', 33), 'hex'));
-	owner  bytea       := uuid_send(gen_random_uuid());
-	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
-	concurrent  boolean     := false;
-	number bigint;  -- of the lock that is held while the transaction runs
-	half   integer; -- of the lock that says, with the next, which fingerprint it has
-	print  integer;
+	finger bytea := coalesce(fingerprint, decode(repeat('00', 33), 'hex'));
+	owner  bytea := uuid_send(gen_random_uuid());
 	l      record;
 	r      record;
 BEGIN
@@ -168,91 +263,22 @@ BEGIN
 	IF starts_with(ref, 'sealed:') THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the ref begins with sealed:, which is the mark of an encrypted one';
 	END IF;
-	this := "stet"."stet_id"(scope, key, namespace);
-	id := this;
-	number := "stet"."stet_number"("stet"."stet_own"('run'::text, ARRAY[this]));
-	half := ("stet"."stet_number"("stet"."stet_own"('finger'::text, ARRAY[this])) << 32 >> 32)::integer;
-	print := ("stet"."stet_number"("stet"."stet_digest"(ARRAY[finger])) << 32 >> 32)::integer;
-	-- Each statement sees rows that were committed before it began. Later changes are
-	-- read again.
-	FOR try IN 1..16 LOOP
-		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
-			t.forget_at IS NULL OR t.forget_at > moment AS there,
-			coalesce(t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner, false) AS void
-		INTO r FROM "stet"."records" t WHERE t.id = this;
-		IF r.there THEN
-			state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
-			IF r.fingerprint <> finger THEN
-				action := 'mismatch';
-				state := NULL;
-				RETURN;
-			ELSIF r.state IN (2, 3) THEN
-				fence := r.fence;
-				attempt := r.attempt;
-				action := CASE WHEN r.gone OR r.expires_at <= moment THEN 'expired' ELSE 'replay' END;
-				IF action = 'replay' THEN
-					status := r.status;
-					body := coalesce(r.body, ''::bytea);
-					SELECT h.headers, coalesce(r.content_type, h.content_type) INTO headers, content_type FROM "stet"."stet_head"(r.head) h;
-				END IF;
-				RETURN;
-			ELSIF r.state <> 4 AND NOT r.void THEN
-				fence := r.fence;
-				attempt := r.attempt;
-				action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
-				RETURN;
-			END IF;
-			state := NULL;
-		END IF;
-		IF pg_try_advisory_xact_lock(number) THEN
-			PERFORM pg_try_advisory_xact_lock(half, print);
-			IF r.void THEN -- perhaps it is being settled late
-				PERFORM FROM "stet"."records" t WHERE t.id = this FOR UPDATE SKIP LOCKED;
-				IF NOT FOUND THEN
-					action := 'in_flight';
-					state := 'running';
-					RETURN;
-				END IF;
-			END IF;
-			INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref)
-			VALUES (this, "stet"."stet_digest"(ARRAY['stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')]), finger, owner,
-				nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref)
-			ON CONFLICT ON CONSTRAINT "records_pkey" DO UPDATE SET fingerprint = excluded.fingerprint, owner = excluded.owner, fence = excluded.fence,
-				claimed_at = moment, attempt = CASE WHEN t.forget_at <= moment THEN 1 ELSE t.attempt + 1 END, state = 1,
-				class = excluded.class, name = excluded.name, ref = excluded.ref,
-				gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
-				lease_until = NULL, settled_at = NULL, expires_at = NULL, forget_at = NULL, due_at = NULL,
-				run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN t.forget_at > moment THEN t.notes END
-			WHERE t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment
-				OR t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner)
-			RETURNING t.fence, t.attempt INTO fence, attempt;
-			IF FOUND THEN
-				action := 'run';
-				state := 'running';
-				claim := 'c1.' || encode(this, 'hex') || '.' || encode(owner, 'hex') || '.' || lpad(to_hex(fence), 16, '0');
-				RETURN;
-			END IF;
-		ELSIF concurrent AND r.there IS NOT TRUE THEN -- the record, read since, does not say that it has ended
-			action := 'mismatch';
-			RETURN;
-		ELSE
-			-- Does the transaction that has the lock ask for something else?
-			concurrent := EXISTS (
-				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
-				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
-					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-					AND k.classid::bigint = (number >> 32) & 4294967295 AND k.objid::bigint = number & 4294967295
-					AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
-					AND f.classid::bigint = half::bigint & 4294967295 AND f.objid::bigint <> print::bigint & 4294967295);
-			IF NOT concurrent THEN
-				action := 'in_flight';
-				state := 'running';
-				RETURN;
-			END IF;
-		END IF;
-	END LOOP;
-	action := 'in_flight';
-	state := 'running';
+	id := "stet"."stet_id"(scope, key, namespace);
+	SELECT * INTO r FROM "stet"."stet_begin_raw"(id, "stet"."stet_digest"(ARRAY['stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')]), finger, owner,
+		"stet"."stet_number"("stet"."stet_own"('run'::text, ARRAY[id])),
+		("stet"."stet_number"("stet"."stet_own"('finger'::text, ARRAY[id])) << 32 >> 32)::integer,
+		("stet"."stet_number"("stet"."stet_digest"(ARRAY[finger])) << 32 >> 32)::integer, class, name, ref, 86400::double precision);
+	action := r.action;
+	state := r.state;
+	fence := r.fence;
+	attempt := r.attempt;
+	IF action = 'run' THEN
+		claim := 'c1.' || encode(id, 'hex') || '.' || encode(owner, 'hex') || '.' || lpad(to_hex(fence), 16, '0');
+	ELSIF action = 'replay' THEN
+		status := r.status;
+		body := r.body;
+		SELECT h.headers, coalesce(r.content_type, h.content_type) INTO headers, content_type FROM "stet"."stet_head"(r.head) h;
+	END IF;
 END
 $stet$;
 
@@ -279,13 +305,18 @@ END
 $stet$;
 
 -- Wakes callers that wait for the end of a run.
-CREATE FUNCTION "stet"."stet_tell"(id bytea, watched boolean) RETURNS void
+CREATE FUNCTION "stet"."stet_tell"(id bytea) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
-	-- A caller that waits for a transaction holds this lock.
-	IF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait'::text, '{}'::bytea[]))) THEN
-		PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel'::text, '{}'::bytea[]), 1, 8), 'hex'), encode(id, 'hex'));
-	END IF;
+	PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel'::text, '{}'::bytea[]), 1, 8), 'hex'), encode(id, 'hex'));
+END
+$stet$;
+
+-- The number of the lock that callers hold which wait for a transaction.
+CREATE FUNCTION "stet"."stet_wait_lock"(id bytea) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	RETURN "stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait'::text, '{}'::bytea[]));
 END
 $stet$;
 
@@ -327,66 +358,90 @@ BEGIN
 END
 $stet$;
 
+-- Settles a claim of an operation's ID. head is NULL, or the header fields as stet_fields makes them. wait_lock is the lock of callers that
+-- wait for the key. result and tombstone are seconds.
+CREATE FUNCTION "stet"."stet_settle_raw"(id bytea, owner bytea, fence bigint, wait_lock bigint, status integer, content_type text, head bytea, body bytea,
+	failed boolean, gone boolean, result double precision, tombstone double precision) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
+#variable_conflict use_variable
+DECLARE
+	moment  timestamptz := clock_timestamp();
+	watched boolean;
+BEGIN
+	IF (wait_lock IS NOT NULL AND (status IS NULL OR status >= 200 AND status <= 999) AND failed IS NOT NULL AND gone IS NOT NULL
+		AND result > 0 AND tombstone >= result AND tombstone <= 3155760000 AND (head IS NULL OR substr(head, 1, 1) = '\x03'::bytea)
+		AND coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(head), 0) + coalesce(octet_length(content_type), 0) <= 67108864
+		AND (content_type IS NULL OR octet_length(content_type) <= 255 AND content_type COLLATE "C" !~ '[[:cntrl:]]')) IS NOT TRUE THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: an argument of stet_settle_raw is not acceptable',
+			HINT = 'status is NULL or 200 to 999; the result has at most 67108864 bytes, its content type 255 without control characters; head is NULL or begins with 03; tombstone is not shorter than result, and at most 100 years.';
+	ELSIF gone THEN
+		status := NULL;
+		content_type := NULL;
+		head := NULL;
+		body := NULL;
+	ELSIF body IS NULL THEN
+		body := ''::bytea;
+	END IF;
+	-- In one transaction the result expires at the time that was written at begin, which leaves the row's indexes unchanged.
+	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = gone, status = status, content_type = nullif(content_type, ''), head = head, body = body,
+		settled_at = moment, forget_at = moment + make_interval(secs => tombstone), expires_at = CASE WHEN r.unsettled AND r.claimed_at + make_interval(secs => result) > moment THEN r.claimed_at ELSE moment END + make_interval(secs => result),
+		due_at = CASE WHEN gone THEN moment + make_interval(secs => tombstone) ELSE CASE WHEN r.unsettled AND r.claimed_at + make_interval(secs => result) > moment THEN r.claimed_at ELSE moment END + make_interval(secs => result) END,
+		unsettled = NULL, lease_until = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = NULL
+	WHERE r.id = id AND r.owner = owner AND r.fence = fence AND r.state IN (1, 5)
+	RETURNING r.watched INTO watched;
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	ELSIF watched OR NOT pg_try_advisory_xact_lock(wait_lock) THEN -- a caller that waits for a transaction holds this lock
+		PERFORM "stet"."stet_tell"(id);
+	END IF;
+END
+$stet$;
+
 CREATE FUNCTION "stet"."stet_settle"(claim text, status integer DEFAULT NULL, headers jsonb DEFAULT NULL, content_type text DEFAULT NULL, body bytea DEFAULT NULL,
 	failed boolean DEFAULT NULL, gone boolean DEFAULT false, result interval DEFAULT '24 hours', tombstone interval DEFAULT NULL,
 	max_result integer DEFAULT 1048576) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
-#variable_conflict use_column
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
+#variable_conflict use_variable
 DECLARE
 	c       record;
 	top     bytea    := "stet"."stet_fields"(headers);
-	media   text     := nullif(content_type, '');
-	content bytea    := coalesce(body, ''::bytea);
-	code    integer  := status;
-	empty   boolean  := gone;
 	-- In seconds: what a day or a month is depends on the session's time zone.
 	keep    double precision := extract(epoch FROM result);
 	forget  double precision := coalesce(extract(epoch FROM tombstone), greatest(keep, 2592000));
-	moment  timestamptz      := clock_timestamp();
-	size    bigint   := octet_length(content)::bigint + coalesce(octet_length(top), 0) + coalesce(octet_length(media), 0);
-	watched boolean;
+	size    bigint   := coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(top), 0) + coalesce(octet_length(content_type), 0);
+	emitted text; -- the messages, in JSON
 BEGIN
 	SELECT * INTO c FROM "stet"."stet_claim"(claim);
-	IF code NOT BETWEEN 200 AND 999 THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the status is %s; it must be 200 to 999, or NULL for none', code);
-	ELSIF octet_length(convert_to(media, 'UTF8')) > 255 OR media COLLATE "C" ~ '[[:cntrl:]]' THEN
+	IF status NOT BETWEEN 200 AND 999 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the status is %s; it must be 200 to 999, or NULL for none', status);
+	ELSIF octet_length(convert_to(content_type, 'UTF8')) > 255 OR content_type COLLATE "C" ~ '[[:cntrl:]]' THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the content type has more than 255 bytes, or a control character';
-	ELSIF empty IS NULL THEN
+	ELSIF gone IS NULL THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: gone must not be NULL';
 	ELSIF keep IS NULL OR keep <= 0 OR forget < keep OR forget > 3155760000 THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result is kept for %s and its tombstone for %s; the first must be longer than nothing, the second not shorter, and at most 100 years',
 			coalesce(result::text, 'NULL'), coalesce(tombstone::text, 'NULL'));
 	ELSIF coalesce(max_result, 0) NOT BETWEEN 1 AND 67108864 THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: max_result must be 1 to 67108864 bytes';
-	ELSIF NOT empty AND size > max_result THEN
+	ELSIF NOT gone AND size > max_result THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result has %s bytes, and max_result is %s', size, max_result),
 			HINT = 'Settle without it (gone => true), or keep more (max_result).';
 	END IF;
-	failed := coalesce(failed, code >= 500, false);
-	IF empty THEN
-		code := NULL;
-		media := NULL;
-		top := NULL;
-		content := NULL;
+	PERFORM "stet"."stet_settle_raw"(c.id, c.owner, c.fence, "stet"."stet_wait_lock"(c.id), status, content_type, top, body,
+		coalesce(failed, status >= 500, false), gone, keep, forget);
+	WITH taken AS (DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner RETURNING m.n, m.message)
+	SELECT string_agg(t.message, ',' ORDER BY t.n) INTO emitted FROM taken t;
+	IF emitted IS NOT NULL THEN -- the record is not forgotten before they were sent
+		UPDATE "stet"."records" r SET relay_due = clock_timestamp(), forget_at = NULL, due_at = CASE WHEN NOT r.gone THEN r.due_at END,
+			work = decode('03', 'hex') || convert_to('{"Class":' || to_json(r.class)::text || ',"Tombstone":' || (forget * 1000000000)::numeric(30)::text || ',"Messages":[' || emitted || ']}', 'UTF8')
+		WHERE r.id = c.id;
 	END IF;
-	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = empty, status = code, content_type = media, head = top, body = content,
-		settled_at = moment, expires_at = moment + make_interval(secs => keep), forget_at = moment + make_interval(secs => forget),
-		due_at = moment + make_interval(secs => CASE WHEN empty THEN forget ELSE keep END),
-		lease_until = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = NULL
-	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
-	RETURNING r.watched INTO watched;
-	IF NOT FOUND THEN
-		PERFORM "stet"."stet_fenced"();
-	END IF;
-	PERFORM "stet"."stet_tell"(c.id, watched);
 END
 $stet$;
 
 CREATE FUNCTION "stet"."stet_release"(claim text, keep interval DEFAULT '24 hours') RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
-#variable_conflict use_column
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
+#variable_conflict use_variable
 DECLARE
 	c       record;
 	span    double precision := extract(epoch FROM keep);
@@ -398,16 +453,18 @@ BEGIN
 	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the retention of a released record must be positive, and at most 100 years';
 	END IF;
+	DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner;
 	until := moment + make_interval(secs => span);
-	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment,
+	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment, expires_at = NULL, unsettled = NULL,
 		forget_at = CASE WHEN r.work IS NULL THEN until END, due_at = CASE WHEN r.work IS NULL THEN until END,
 		lease_until = CASE WHEN r.work IS NOT NULL THEN moment END, run_due = CASE WHEN r.work IS NOT NULL THEN moment END
 	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
 	RETURNING r.watched INTO watched;
 	IF NOT FOUND THEN
 		PERFORM "stet"."stet_fenced"();
+	ELSIF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_wait_lock"(c.id)) THEN
+		PERFORM "stet"."stet_tell"(c.id);
 	END IF;
-	PERFORM "stet"."stet_tell"(c.id, watched);
 END
 $stet$;
 
@@ -448,32 +505,17 @@ BEGIN
 END
 $stet$;
 
--- A transaction that has begun an operation settles or releases it, or commits nothing.
--- Until then the operation is running without a lease; other transactions do not see it.
-CREATE FUNCTION "stet"."stet_unsettled"() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
-BEGIN
-	IF EXISTS (SELECT FROM "stet"."records" r WHERE r.id = NEW.id AND r.fence = NEW.fence AND r.state = 1 AND r.lease_until IS NULL) THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST003', MESSAGE = 'stet: this transaction has begun an operation and has neither settled nor released it: nothing was committed',
-			HINT = 'Call stet_settle or stet_release in the transaction that has called stet_begin, before its COMMIT.';
-	END IF;
-	RETURN NULL;
-END
-$stet$;
-
-CREATE CONSTRAINT TRIGGER "stet_unsettled" AFTER INSERT OR UPDATE ON "stet"."records" DEFERRABLE INITIALLY DEFERRED
-	FOR EACH ROW WHEN (NEW.state = 1 AND NEW.lease_until IS NULL) EXECUTE FUNCTION "stet"."stet_unsettled"();
-
 -- Functions that only compute are granted to PUBLIC. A service is granted the functions that
 -- it calls, and nothing on the tables.
-REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_release", "stet"."stet_sweep", "stet"."stet_tell", "stet"."stet_unsettled" FROM PUBLIC;
+REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_begin_raw", "stet"."stet_settle", "stet"."stet_settle_raw", "stet"."stet_release", "stet"."stet_sweep", "stet"."stet_tell" FROM PUBLIC;
 
 COMMENT ON FUNCTION "stet"."stet_begin" IS 'says what to do with an operation: run it in this transaction, or return the stored outcome; see docs/sql.md';
-COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it stands once this transaction is committed';
-COMMENT ON FUNCTION "stet"."stet_release" IS 'gives a claim back: nothing was executed';
+COMMENT ON FUNCTION "stet"."stet_begin_raw" IS 'stet_begin for clients that compute the digests and locks themselves';
+COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it is valid once this transaction is committed';
+COMMENT ON FUNCTION "stet"."stet_settle_raw" IS 'stet_settle for clients that compute the stored bytes and the lock themselves; sends no emitted messages';
+COMMENT ON FUNCTION "stet"."stet_release" IS 'releases a claim: nothing was executed';
 COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes expired results and forgotten records, and marks expired runs unknown';
 COMMENT ON FUNCTION "stet"."stet_fingerprint" IS 'the fingerprint of what a request asks for';
 COMMENT ON FUNCTION "stet"."stet_id" IS 'the id of a record';
 
-INSERT INTO "stet"."records_schema" (version) VALUES (4);
+INSERT INTO "stet"."records_schema" (version) VALUES (2);

@@ -1,2 +1,2 @@
 -- The rights that default privileges had given are not given again.
-DELETE FROM "stet"."records_schema" WHERE version = 6;
+DELETE FROM "stet"."records_schema" WHERE version = 4;

@@ -13,11 +13,11 @@ BEGIN
 			SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind, CASE c.relkind WHEN 'S' THEN 'S' ELSE 'r' END AS type,
 				c.oid::regclass::text AS name, c.relacl AS acl, c.relowner AS owner, c.relnamespace AS space, c.oid AS columns_of
 			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-			WHERE n.nspname = 'stet' AND c.relname IN ('records', 'records' || '_fence', 'records' || '_schema', 'records' || '_emitted') OR c.oid = '"stet"."operations"'::regclass
+			WHERE n.nspname = 'stet' AND c.relname IN ('records', 'records' || '_fence', 'records' || '_schema', 'records' || '_emitted', 'records' || '_empty') OR c.oid = '"stet"."operations"'::regclass
 			UNION ALL
 			SELECT 'FUNCTION', 'f', p.oid::regprocedure::text, p.proacl, p.proowner, p.pronamespace, NULL
-			FROM pg_proc p WHERE p.oid IN ('"stet"."stet_begin"'::regproc, '"stet"."stet_settle"'::regproc, '"stet"."stet_release"'::regproc, '"stet"."stet_sweep"'::regproc,
-				'"stet"."stet_tell"'::regproc, '"stet"."stet_unsettled"'::regproc, '"stet"."stet_emit"'::regproc, '"stet"."stet_unsent"'::regproc)
+			FROM pg_proc p WHERE p.oid IN ('"stet"."stet_begin"'::regproc, '"stet"."stet_begin_raw"'::regproc, '"stet"."stet_settle_raw"'::regproc, '"stet"."stet_settle"'::regproc, '"stet"."stet_release"'::regproc, '"stet"."stet_sweep"'::regproc,
+				'"stet"."stet_tell"'::regproc, '"stet"."stet_emit"'::regproc, '"stet"."stet_unsent"'::regproc)
 		) o, aclexplode(o.acl) a
 		WHERE a.grantee <> o.owner AND NOT EXISTS (
 			SELECT FROM pg_attribute t, aclexplode(t.attacl) e WHERE t.attrelid = o.columns_of AND e.grantee = a.grantee)
@@ -33,4 +33,4 @@ BEGIN
 END
 $stet$;
 
-INSERT INTO "stet"."records_schema" (version) VALUES (6);
+INSERT INTO "stet"."records_schema" (version) VALUES (4);
