@@ -11,6 +11,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // write is the record that a transaction writes.
@@ -122,7 +123,7 @@ func (t *transaction) lost(ctx context.Context) (store.Record, error) {
 		return store.Record{}, fmt.Errorf("%w (another caller has claimed the key in the meantime; nothing was committed)", explain("read", err))
 	}
 	rec, next, err := onClaim(t.req, r)
-	if next != stepNone {
+	if next != rules.None {
 		return store.Record{}, errors.New("postgres: another caller has claimed and released the key in the meantime; nothing was committed")
 	}
 	if err == nil {
@@ -244,7 +245,7 @@ func (s *Store) settleIn(ctx context.Context, e *ending, q txQuery) error {
 // unsettled says why a transaction could not settle r.
 func (e *ending) unsettled(r *row) error {
 	switch next, err := onEnding(e, r); {
-	case next == stepWrite:
+	case next != rules.None:
 		return errLookAgain // it was free just now, and was not when we tried
 	case err == nil:
 		// Settled already, perhaps by a transaction of this very run whose commit

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 const (
@@ -85,7 +86,7 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 			return store.Record{}, explain("claim", err)
 		}
 		rec, next, err := s.standing(w.req, r)
-		if next == stepNone {
+		if next == rules.None {
 			if err == nil {
 				err = s.ensureReplicated(ctx, r, w.req.Owner)
 			}
@@ -104,30 +105,32 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 
 // standing is onClaim. While claims are refused, it returns an error if the claim would be
 // written or would start a run.
-func (s *Store) standing(req *store.ClaimRequest, r *row) (store.Record, step, error) {
+func (s *Store) standing(req *store.ClaimRequest, r *row) (store.Record, rules.Change, error) {
 	rec, next, err := onClaim(req, r)
 	switch refused := s.durability.refusal(); {
 	case refused == nil:
-	case next == stepInsert, next == stepRegrant:
-		return store.Record{}, stepNone, refused
+	case next == rules.Grant:
+		return store.Record{}, rules.None, refused
 	case err == nil && rec.State == store.Running && rec.Owner == req.Owner:
 		// An earlier try has written this claim, so the error is not ErrNotDone: the caller must release it.
-		return store.Record{}, stepNone, fmt.Errorf("postgres: claims are refused, and this one starts no run: %w", errLossy)
+		return store.Record{}, rules.None, fmt.Errorf("postgres: claims are refused, and this one starts no run: %w", errLossy)
 	}
 	return rec, next, err
 }
 
-// freed reports whether a step has ended an expired run that had no effect: its record can
+// freed reports whether a change has ended an expired run that had no effect: its record can
 // be claimed now.
-func freed(rec store.Record, by step) bool { return by == stepPark && rec.State == store.Retryable }
+func freed(rec store.Record, by rules.Change) bool {
+	return by == rules.MarkUnknown && rec.State == store.Retryable
+}
 
 // Outside implements store.OutsideStore: services settle by stet_settle. See docs/sql.md.
 func (s *Store) Outside() {}
 
-// change takes a step that onClaim has returned. If the record has changed since, ok is false.
+// change makes a change that onClaim has returned; r is nil for no record. If the record has changed since, ok is false.
 // While another transaction has the record locked, it is not marked unknown and stays running.
-func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec store.Record, ok bool, err error) {
-	if next == stepInsert {
+func (s *Store) change(ctx context.Context, w *write, r *row, next rules.Change) (rec store.Record, ok bool, err error) {
+	if r == nil {
 		ops := []*op[write]{{v: *w}}
 		err := s.onRow(ctx, s.slow, w.req.ID, func() []call {
 			ops[0].v.done = false
@@ -143,7 +146,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 			return err
 		}
 	}
-	if next == stepPark {
+	if next == rules.MarkUnknown {
 		l := s.slow
 		if s.locked.has(r.ID) {
 			l = s.lockedRows
@@ -192,7 +195,7 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 		if err != nil {
 			return explain("settle", err)
 		}
-		if next, err := onEnding(e, r); next == stepNone {
+		if next, err := onEnding(e, r); next == rules.None {
 			if err == nil {
 				err = s.ensureReplicated(ctx, r, store.Owner{})
 			}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // row is a record as the server holds it, and what its clock said then.
@@ -24,9 +25,6 @@ type row struct {
 // forgotten reports whether the record counts as none.
 func (r *row) forgotten() bool { return !r.ForgetAt.IsZero() && !r.now.Before(r.ForgetAt) }
 
-// lapsed reports whether the lease has run out.
-func (r *row) lapsed() bool { return r.State == store.Running && !r.now.Before(r.lease) }
-
 // record returns the record as it was at r.now.
 func (r *row) record() store.Record {
 	rec := r.Record
@@ -46,35 +44,23 @@ func (r *row) record() store.Record {
 	return rec
 }
 
-// step is the work to do to a record.
-type step uint8
-
-const (
-	stepNone    step = iota // the answer stands
-	stepInsert              // there is no record
-	stepRegrant             // a free record exists
-	stepPark                // its owner is dead
-	stepWrite               // it can be settled or released
-)
-
-// onClaim decides about a claim that found r, nil for none. It is the body of
-// store.Store.Claim.
-func onClaim(req *store.ClaimRequest, r *row) (store.Record, step, error) {
-	switch {
-	case r == nil:
-		return store.Record{ID: req.ID}, stepInsert, nil
-	case r.damage != nil:
-		return store.Record{ID: req.ID}, stepNone, r.damage
-	case r.forgotten():
-		return store.Record{ID: req.ID}, stepRegrant, nil
-	case r.Fingerprint != req.Fingerprint:
-		return r.record(), stepNone, store.ErrMismatch
-	case r.lapsed() && r.Owner != req.Owner:
-		return r.record(), stepPark, nil
-	case r.State == store.Retryable && r.Owner != req.Owner:
-		return r.record(), stepRegrant, nil
+// standing is the record as the rules see it: without a state if it does not exist or is forgotten.
+func (r *row) standing() store.Record {
+	if r == nil || r.forgotten() {
+		return store.Record{}
 	}
-	return r.record(), stepNone, nil
+	return r.record()
+}
+
+// onClaim decides about a claim that found r, nil for none.
+func onClaim(req *store.ClaimRequest, r *row) (store.Record, rules.Change, error) {
+	if r != nil && r.damage != nil {
+		return store.Record{ID: req.ID}, rules.None, r.damage
+	}
+	rec := r.standing()
+	change, err := rules.OnClaim(rec, *req)
+	rec.ID = req.ID
+	return rec, change, err
 }
 
 // ending is a settle or a release.
@@ -111,25 +97,14 @@ func (e *ending) forget() (d time.Duration, ever bool) {
 }
 
 // onEnding decides about a settle or release that found r, nil for none.
-func onEnding(e *ending, r *row) (step, error) {
-	if r != nil && r.damage != nil {
-		return stepNone, r.damage
+func onEnding(e *ending, r *row) (rules.Change, error) {
+	switch {
+	case r != nil && r.damage != nil:
+		return rules.None, r.damage
+	case e.release:
+		return rules.OnRelease(r.standing(), e.claim)
+	case r == nil:
+		return rules.None, store.ErrFenced
 	}
-	if r == nil || r.forgotten() || r.Fence != e.claim.Fence {
-		return stepNone, store.ErrFenced
-	}
-	if r.State == store.Running || r.State == store.Unknown {
-		return stepWrite, nil
-	}
-	// Perhaps the reply to the first time was lost.
-	if e.release && (r.State == store.Retryable || r.State == store.Accepted) || !e.release && r.came(e.out) {
-		return stepNone, nil
-	}
-	return stepNone, store.ErrFenced
-}
-
-// came reports whether the record is settled with the outcome. A result that has
-// expired, by itself or by hand, may have been another.
-func (r *row) came(out store.Settlement) bool {
-	return r.State == out.State && r.now.Before(r.ExpiresAt) && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
+	return rules.OnSettle(r.standing(), e.claim, e.out, r.now)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 const (
@@ -164,16 +165,16 @@ func (t *transaction) admit(ctx context.Context, r *row, q txQuery, end func(wai
 	case err != nil:
 		end(false)
 		return rec, false, err
-	case next == stepPark:
+	case next == rules.MarkUnknown:
 		end(true)
 		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
 		if err == nil && (!ok || freed(rec, next)) {
 			err = errLookAgain
 		}
 		return rec, false, err
-	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
+	case next == rules.None && rec.State == store.Running && rec.Owner == t.req.Owner:
 		return rec, false, fmt.Errorf("this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
-	case next == stepNone:
+	case next == rules.None:
 		end(false)
 		return rec, false, t.s.ensureReplicated(ctx, r, t.req.Owner)
 	case t.fence <= 0:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 const (
@@ -57,8 +58,8 @@ func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Reco
 			return store.Record{}, explain("take", err)
 		case r == nil || r.forgotten():
 			return store.Record{ID: id}, nil
-		case r.lapsed() && r.Owner != owner:
-			rec, _, err := s.change(ctx, nil, r, stepPark)
+		case rules.OnTake(r.record(), store.TakeRequest{Owner: owner}, false) == rules.MarkUnknown:
+			rec, _, err := s.change(ctx, nil, r, rules.MarkUnknown)
 			if err != nil || rec.State == store.Running {
 				return rec, explain("mark unknown", err)
 			}
@@ -164,17 +165,19 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 		var r *row
 		err := s.onRow(ctx, s.slow, c.ID, lastOf(&r, cancel, claimCall(s.sql.cancelRun, c)))
 		if err == nil && r == nil {
-			if r, err = s.look(ctx, c.ID); err == nil && (r == nil || r.forgotten() || r.Fence != c.Fence) {
-				return store.Record{}, store.ErrFenced
-			}
+			r, err = s.look(ctx, c.ID)
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			return store.Record{}, explain("cancel", err)
-		case r.came(out) || r.State == store.Running && r.Cancelling:
-			return r.record(), explain("cancel", s.ensureReplicated(ctx, r, store.Owner{}))
-		case r.State != store.Accepted && (r.State != store.Running || r.Work == nil):
+		}
+		if r == nil {
 			return store.Record{}, store.ErrFenced
+		}
+		switch next, err := rules.OnCancel(r.standing(), c, out, r.now); {
+		case err != nil:
+			return store.Record{}, err
+		case next == rules.None || next == rules.RequestCancel && r.Cancelling:
+			return r.record(), explain("cancel", s.ensureReplicated(ctx, r, store.Owner{}))
 		}
 	}
 	return store.Record{}, explain("cancel", errContended)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 var (
@@ -70,13 +71,13 @@ func (s *Store) acceptIn(ctx context.Context, q txQuery, w write) (store.Record,
 			return fail(err)
 		}
 		rec, next, err := s.standing(req, r)
-		switch next {
-		case stepNone:
+		switch {
+		case next == rules.None:
 			if err == nil {
 				err = s.ensureReplicated(ctx, r, req.Owner) // nothing is written by which the caller's commit would
 			}
 			return rec, err
-		case stepPark: // by itself, whatever becomes of the transaction
+		case next == rules.MarkUnknown: // by itself, whatever becomes of the transaction
 			rec, ok, err := s.change(ctx, &w, r, next)
 			if err != nil {
 				return fail(err)
@@ -84,7 +85,7 @@ func (s *Store) acceptIn(ctx context.Context, q txQuery, w write) (store.Record,
 			if ok && !freed(rec, next) {
 				return rec, nil
 			}
-		case stepRegrant:
+		case r != nil:
 			w.was = r.Fence
 			now, err := scanRow(q.row(s.sql.reaccept, args(with(accepted, was), &w)...), q.noRows)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // write is a claim, an acceptance, a settle or release, a worker's claim, or the end
@@ -91,7 +92,7 @@ func (w *write) size() int {
 }
 
 // decide says what w comes to, given that r is the record.
-func (s *Store) decide(w *write, r *row) (next step, err error) {
+func (s *Store) decide(w *write, r *row) (next rules.Change, err error) {
 	if w.req != nil {
 		w.rec, next, err = s.standing(w.req, r)
 		return next, err
@@ -200,7 +201,7 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 			found++
 		}
 		next, err := s.decide(&o.v, r)
-		o.err, o.slow = err, next != stepNone
+		o.err, o.slow = err, next != rules.None
 		o.v.binding = err == nil && !o.slow && r.binding(o.v.owner())
 	}
 	return found, nil
