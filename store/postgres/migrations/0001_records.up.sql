@@ -54,8 +54,6 @@ CREATE TABLE "stet"."records" (
 	CONSTRAINT "records_pkey" PRIMARY KEY (id),
 	CONSTRAINT "stet_unsettled" FOREIGN KEY (unsettled) REFERENCES "stet"."records_empty" (yes) DEFERRABLE INITIALLY DEFERRED
 ) WITH (
-	-- Room in each page for the second version of a row: settling then changes no index (HOT).
-	fillfactor = 80,
 	-- Every row is updated once (settled) and removed once. Vacuum by share of
 	-- the table would come too late when it is large.
 	autovacuum_vacuum_scale_factor = 0.02,
