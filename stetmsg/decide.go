@@ -31,7 +31,7 @@ func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision 
 	if c.o.Split == nil {
 		return c.report(ctx, c.decide(ctx, m, deliveries))
 	}
-	parts, err := guarded(ctx, c.log(), "Options.Split", func() ([]M, error) { return c.o.Split(m) })
+	parts, err := guarded(ctx, c.Log(), "Options.Split", func() ([]M, error) { return c.o.Split(m) })
 	if err == nil && len(parts) == 0 {
 		err = errNoParts // acknowledged, it would be lost
 	}
@@ -54,7 +54,7 @@ func (c *Consumer[M]) report(ctx context.Context, d Decision) Decision {
 		c.o.Observe(ctx, d)
 	}
 	if d.Action == DeadLetter || d.Reason == Unsettled {
-		c.log().LogAttrs(ctx, slog.LevelError, "stetmsg: "+d.Action.String(), slog.String("reason", string(d.Reason)),
+		c.Log().LogAttrs(ctx, slog.LevelError, "stetmsg: "+d.Action.String(), slog.String("reason", string(d.Reason)),
 			slog.String("id", d.ID.String()), slog.Int("attempts", d.Attempts), slog.Any("error", d.Err))
 	}
 	return d
@@ -65,7 +65,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 	if c.direct != nil {
 		return c.direct(ctx, m, deliveries)
 	}
-	op, err := guarded(ctx, c.log(), "Options.Operation", func() (stet.Op, error) { return c.o.Operation(m) })
+	op, err := guarded(ctx, c.Log(), "Options.Operation", func() (stet.Op, error) { return c.o.Operation(m) })
 	if err == nil {
 		err = check(op)
 	}
@@ -206,7 +206,7 @@ type try[M any] struct {
 
 // call calls the handler.
 func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
-	out, err := guarded(ctx, t.c.log(), theHandler, func() (stet.Outcome, error) { return t.c.handle(ctx, t.run, t.m) })
+	out, err := guarded(ctx, t.c.Log(), theHandler, func() (stet.Outcome, error) { return t.c.handle(ctx, t.run, t.m) })
 	if t.handled = err; err == nil {
 		return out, nil
 	}
@@ -271,7 +271,7 @@ const theHandler = "the handler"
 
 // call calls a handler. A panic is an error.
 func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) ([]byte, error) {
-	return guarded(ctx, c.log(), theHandler, handler)
+	return guarded(ctx, c.Log(), theHandler, handler)
 }
 
 // guarded calls f. A panic is an error: otherwise the message would kill one process after the

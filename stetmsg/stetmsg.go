@@ -124,7 +124,7 @@ type Options[M any] struct {
 	// quick and safe for concurrent use.
 	Observe func(context.Context, Decision)
 	// ErrorLog receives dead letters and other errors, with the text of the errors of
-	// handlers, never a key or a body. Default slog.Default().
+	// handlers, never a key or a body. Receivers log failed requests to it. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
@@ -290,6 +290,7 @@ func (c *Consumer[M]) Concurrency() int { return cap(c.slots) }
 
 func backoff(n int) time.Duration { return timer.Backoff(n, MinBackoff, MaxBackoff) }
 
-func (c *Consumer[M]) log() *slog.Logger {
+// Log returns Options.ErrorLog or its default. Receivers use it.
+func (c *Consumer[M]) Log() *slog.Logger {
 	return cmp.Or(c.o.ErrorLog, slog.Default())
 }

@@ -168,6 +168,9 @@ func New(engine *stet.Engine, o Options) (*Worker, error) {
 // Engine returns the engine that New was given.
 func (w *Worker) Engine() *stet.Engine { return w.engine }
 
+// Log returns Options.ErrorLog or its default. Consumers of a queue use it.
+func (w *Worker) Log() *slog.Logger { return w.o.ErrorLog }
+
 // Concurrency returns how many operations run at a time.
 func (w *Worker) Concurrency() int { return w.o.Concurrency }
 

@@ -180,7 +180,7 @@ func (b *batches) handle(ctx context.Context, e events.SQSEvent) (out events.SQS
 		}
 	}
 	if n := x.late.Load(); n > 0 {
-		cmp.Or(b.o.ErrorLog, slog.Default()).WarnContext(ctx, "stetlambda: there was no time left to begin messages; they come again. Give the function a longer timeout, or smaller batches",
+		b.consumer.Log().WarnContext(ctx, "stetlambda: there was no time left to begin messages; they come again. Give the function a longer timeout, or smaller batches",
 			slog.Int64("messages", n), slog.Int("batch", len(x.ms)))
 	}
 	if n := len(out.BatchItemFailures); n > 0 && b.o.Failures == WholeBatch {
@@ -247,7 +247,7 @@ func (x *batch) one(ctx context.Context, m events.SQSMessage) (done bool) {
 		return false
 	}
 	if err := x.putAside(ctx, m, d); err != nil {
-		cmp.Or(x.o.ErrorLog, slog.Default()).ErrorContext(ctx, "stetlambda: the message could not be put aside, and will come again", slog.String("id", d.ID.String()), slog.Any("error", err))
+		x.consumer.Log().ErrorContext(ctx, "stetlambda: the message could not be put aside, and will come again", slog.String("id", d.ID.String()), slog.Any("error", err))
 		return false
 	}
 	return true

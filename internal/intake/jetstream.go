@@ -79,7 +79,7 @@ func runNATS(ctx context.Context, s Source, o Options) error {
 	if _, err := js.StreamNameBySubject(within, s.DeadLetter); err != nil {
 		return fmt.Errorf("dead_letter: a stream that gets the subject %q: %w", s.DeadLetter, err)
 	}
-	r, err := stream.New(within, c, stream.Options{JetStream: js, Consumer: of, DeadLetterSubject: s.DeadLetter, Prefetch: s.Prefetch, ErrorLog: o.Log})
+	r, err := stream.New(within, c, stream.Options{JetStream: js, Consumer: of, DeadLetterSubject: s.DeadLetter, Prefetch: s.Prefetch})
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func runKafka(ctx context.Context, s Source, o Options) error {
 	if err != nil {
 		return err
 	}
-	r, err := kafka.New(c, kafka.Options{Client: client, Group: s.Group, Topics: s.Topics, DeadLetterTopic: s.DeadLetter, ErrorLog: o.Log})
+	r, err := kafka.New(c, kafka.Options{Client: client, Group: s.Group, Topics: s.Topics, DeadLetterTopic: s.DeadLetter})
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ const dialTimeout = 10 * time.Second
 // toExchange begins a dead-letter target that is an exchange.
 const toExchange = "exchange:"
 
-func (s Source) amqp(o Options) amqp.Options {
-	ao := amqp.Options{Queue: s.Queue, Prefetch: s.Prefetch, QueueType: s.QueueType, ErrorLog: o.Log, Dial: func(context.Context) (*rabbit.Connection, error) {
+func (s Source) amqp() amqp.Options {
+	ao := amqp.Options{Queue: s.Queue, Prefetch: s.Prefetch, QueueType: s.QueueType, Dial: func(context.Context) (*rabbit.Connection, error) {
 		return rabbit.DialConfig(s.URL, rabbit.Config{Locale: "en_US", Properties: rabbit.Table{"connection_name": "stet consume"}, Dial: rabbit.DefaultDial(dialTimeout)})
 	}}
 	if exchange, ok := strings.CutPrefix(s.DeadLetter, toExchange); ok {
@@ -46,7 +46,7 @@ func checkAMQP(s Source) error {
 	case s.Prefetch < 0 || s.Prefetch > 1<<16-1:
 		return wrong("prefetch", "%d is not between 1 and 65535", s.Prefetch)
 	}
-	if _, err := amqp.New(unused[rabbit.Delivery](), s.amqp(Options{})); err != nil {
+	if _, err := amqp.New(unused[rabbit.Delivery](), s.amqp()); err != nil {
 		return wrong("from", "%w", reason(err))
 	}
 	return nil
@@ -57,7 +57,7 @@ func runAMQP(ctx context.Context, s Source, o Options) error {
 	if err != nil {
 		return err
 	}
-	r, err := amqp.New(c, s.amqp(o))
+	r, err := amqp.New(c, s.amqp())
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/stet-go/stet/stetmsg/sqs"
 )
 
-func (s Source) sqs(client sqs.API, o Options) sqs.Options {
-	return sqs.Options{Client: client, QueueURL: s.URL, DeadLetterQueueURL: s.DeadLetter, Visibility: s.Visibility, Prefetch: s.Prefetch, ErrorLog: o.Log}
+func (s Source) sqs(client sqs.API) sqs.Options {
+	return sqs.Options{Client: client, QueueURL: s.URL, DeadLetterQueueURL: s.DeadLetter, Visibility: s.Visibility, Prefetch: s.Prefetch}
 }
 
 func checkSQS(s Source) error {
@@ -30,7 +30,7 @@ func checkSQS(s Source) error {
 	if s.Ordered && !strings.HasSuffix(s.URL, ".fifo") {
 		return wrong("ordered", "SQS keeps an order in FIFO queues only, whose names end in .fifo")
 	}
-	if _, err := sqs.New(unused[types.Message](), s.sqs(&awssqs.Client{}, Options{})); err != nil {
+	if _, err := sqs.New(unused[types.Message](), s.sqs(&awssqs.Client{})); err != nil {
 		return wrong("from", "%w", reason(err))
 	}
 	return nil
@@ -58,7 +58,7 @@ func runSQS(ctx context.Context, s Source, o Options) error {
 	if err != nil {
 		return err
 	}
-	r, err := sqs.New(c, s.sqs(client, o))
+	r, err := sqs.New(c, s.sqs(client))
 	if err != nil {
 		return err
 	}

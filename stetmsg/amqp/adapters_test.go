@@ -73,7 +73,7 @@ func newShop(t *testing.T, url string, slow bool) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := amqp.New(c, amqp.Options{URL: url, Queue: s.queue, ErrorLog: quiet})
+	r, err := amqp.New(c, amqp.Options{URL: url, Queue: s.queue})
 	if err != nil {
 		t.Fatal(err)
 	}

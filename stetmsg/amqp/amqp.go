@@ -89,9 +89,6 @@ type Options struct {
 	// message which has waited survives a crash of the server while it is
 	// moved back.
 	QueueType string
-
-	// ErrorLog gets lost connections and other errors. Default slog.Default().
-	ErrorLog *slog.Logger
 }
 
 // Receiver passes the messages of a queue to a consumer.
@@ -153,7 +150,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		if ready && time.Since(began) > steady {
 			pause.Reset()
 		}
-		pause.Wait(ctx, r.o.ErrorLog, err)
+		pause.Wait(ctx, r.consumer.Log(), err)
 	}
 	return nil
 }
@@ -181,6 +178,7 @@ func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool
 	var out *outbound
 	err = l.bounded(func() (err error) {
 		if out, err = newOutbound(l, r.o); err == nil {
+			out.log = r.consumer.Log()
 			in, err = newInbound(conn, r.o)
 		}
 		return err
@@ -214,7 +212,7 @@ func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool
 func (r *Receiver) handle(ctx context.Context, d *delivery) {
 	if d.worn() {
 		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this delivery is not a try
-			receiver.Log(r.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: a message that was returned often is not replaced by a copy; it will be delivered again", slog.Any("error", err))
+			r.consumer.Log().ErrorContext(ctx, "stetmsg/amqp: a message that was returned often is not replaced by a copy; it will be delivered again", slog.Any("error", err))
 		}
 		return
 	}

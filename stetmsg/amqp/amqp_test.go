@@ -92,7 +92,7 @@ func (f *fixture) receiver(h handler, o amqp.Options) *amqp.Receiver {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	o.URL, o.Queue, o.ErrorLog = f.url, f.queue, slog.New(slog.DiscardHandler)
+	o.URL, o.Queue = f.url, f.queue
 	r, err := amqp.New(c, o)
 	if err != nil {
 		f.t.Fatal(err)

@@ -66,7 +66,7 @@ func TestMessageWithTooLargeHeadersForARetryIsDeadLettered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := amqp.New(c, amqp.Options{URL: f.url, Queue: f.queue, ErrorLog: slog.New(slog.DiscardHandler)})
+			r, err := amqp.New(c, amqp.Options{URL: f.url, Queue: f.queue})
 			if err != nil {
 				t.Fatal(err)
 			}

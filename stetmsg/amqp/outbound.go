@@ -13,7 +13,6 @@ import (
 
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
-	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
 // delivery is a message in flight.
@@ -138,7 +137,7 @@ func (d *delivery) instead(ctx context.Context, publish func(context.Context) er
 		case d.out.link.conn.IsClosed(): // the server has returned it to its queue
 			return err
 		}
-		receiver.Log(d.out.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays unacknowledged",
+		d.out.log.ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays unacknowledged",
 			slog.String("queue", d.out.o.Queue), slog.Any("error", err), slog.Duration("again_in", pause))
 		timer.Sleep(d.run, pause)
 		if d.run.Err() != nil {
@@ -194,6 +193,7 @@ type outbound struct {
 
 	mu       sync.Mutex
 	declared map[string]bool
+	log      *slog.Logger
 }
 
 // newOutbound waits for the server, as open, declare and queue do.

@@ -155,7 +155,7 @@ func TestForgedDeliveryCountSettlesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := amqp.New(c, amqp.Options{URL: f.url, Queue: f.queue, ErrorLog: slog.New(slog.DiscardHandler)})
+	r, err := amqp.New(c, amqp.Options{URL: f.url, Queue: f.queue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestCrashesAreCountedWithAClassicQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := amqp.New(c, amqp.Options{Queue: f.queue, ErrorLog: slog.New(slog.DiscardHandler), Dial: func(context.Context) (*amqp091.Connection, error) {
+	r, err := amqp.New(c, amqp.Options{Queue: f.queue, Dial: func(context.Context) (*amqp091.Connection, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		var err error

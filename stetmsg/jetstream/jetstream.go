@@ -52,7 +52,7 @@ const (
 	brokerWait  = 10 * time.Second // for the last acknowledgements, and before a dead letter is tried again
 )
 
-// Options configure a Receiver. All but Prefetch and ErrorLog are required.
+// Options configure a Receiver. All but Prefetch are required.
 type Options struct {
 	// JetStream is what dead letters are published through. Its connection
 	// should have nats.MaxReconnects(-1).
@@ -70,8 +70,6 @@ type Options struct {
 	// batches that last no longer than the next request. Set a lower one where
 	// handlers are slow and other processes share the consumer.
 	Prefetch int
-	// ErrorLog gets failed requests and other errors. Default slog.Default().
-	ErrorLog *slog.Logger
 }
 
 // Receiver passes the messages of a JetStream consumer to a stetmsg.Consumer.
@@ -171,7 +169,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
 	defer cancel()
 	if err := r.o.JetStream.Conn().FlushWithContext(flush); err != nil {
-		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/jetstream: some messages may be delivered again", slog.Any("error", err))
+		r.consumer.Log().WarnContext(ctx, "stetmsg/jetstream: some messages may be delivered again", slog.Any("error", err))
 	}
 	return nil
 }
@@ -205,7 +203,7 @@ func (r *Receiver) receive(ctx context.Context, pool *receiver.Pool) {
 			pause.Reset()
 		}
 		if err != nil && ctx.Err() == nil {
-			pause.Wait(ctx, r.o.ErrorLog, err)
+			pause.Wait(ctx, r.consumer.Log(), err)
 		}
 	}
 }
@@ -297,7 +295,7 @@ func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
-	receiver.Log(s.r.o.ErrorLog).WarnContext(s.ctx, "stetmsg/jetstream: the subscription", slog.Any("error", err))
+	s.r.consumer.Log().WarnContext(s.ctx, "stetmsg/jetstream: the subscription", slog.Any("error", err))
 }
 
 // delivery is a message in flight.

@@ -108,7 +108,7 @@ func (f *fixture) wrap(h handler) *stetmsg.Consumer[js.Msg] {
 }
 
 func (f *fixture) options() jetstream.Options {
-	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", Prefetch: 8, ErrorLog: quiet}
+	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", Prefetch: 8}
 }
 
 // run receives until stop is called.
@@ -120,7 +120,6 @@ func (f *fixture) run(h handler) (stop func()) {
 // receive passes messages to c until stop is called.
 func (f *fixture) receive(c *stetmsg.Consumer[js.Msg], o jetstream.Options) (stop func()) {
 	f.t.Helper()
-	o.ErrorLog = quiet
 	r, err := jetstream.New(f.t.Context(), c, o)
 	if err != nil {
 		f.t.Fatal(err)

@@ -110,7 +110,7 @@ func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 		if err == nil {
 			return n, true
 		}
-		pause.Wait(w.ctx, w.r.o.ErrorLog, fmt.Errorf("stetmsg/kafka: the begin of a record cannot be committed: %w", err))
+		pause.Wait(w.ctx, w.r.consumer.Log(), fmt.Errorf("stetmsg/kafka: the begin of a record cannot be committed: %w", err))
 	}
 	return 0, false
 }
@@ -146,7 +146,7 @@ func leave(ctx context.Context, ws []*worker) {
 			continue
 		}
 		if err := w.commit(ctx, bye.at, bye.note); err != nil {
-			receiver.Log(w.r.o.ErrorLog).WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will be delivered again", slog.Any("error", err))
+			w.r.consumer.Log().WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will be delivered again", slog.Any("error", err))
 		}
 	}
 }

@@ -123,7 +123,7 @@ func (f *fixture) process(path string, attempts int, died chan<- struct{}, relea
 		f.t.Fatal(err)
 	}
 	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.Dialer(network.dial)}, Group: "workers",
-		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
+		Topics: []string{"orders"}, DeadLetterTopic: "dead"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestDeadLetterTopicIsNotConsumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.ConsumeRegex()}, Group: "workers",
-		Topics: []string{"orders|dead"}, DeadLetterTopic: "dead", ErrorLog: quiet})
+		Topics: []string{"orders|dead"}, DeadLetterTopic: "dead"})
 	if err != nil {
 		t.Fatal(err)
 	}

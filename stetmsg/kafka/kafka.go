@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"slices"
 	"strconv"
@@ -58,7 +57,7 @@ const (
 	brokerWait  = 200 * time.Millisecond // before a dead letter is tried again
 )
 
-// Options configure a Receiver. All but Client and ErrorLog are required.
+// Options configure a Receiver. All but Client are required.
 type Options struct {
 	// Client are options of the client: seed brokers, TLS and so on. Those of
 	// committing and rebalancing are this package's. kgo.FetchMaxWait is 500 ms
@@ -70,8 +69,6 @@ type Options struct {
 	Topics []string
 	// DeadLetterTopic gets dead letters, with the key that they came with.
 	DeadLetterTopic string
-	// ErrorLog gets failed fetches and other errors. Default slog.Default().
-	ErrorLog *slog.Logger
 }
 
 // Receiver passes the records of a group's partitions to a consumer.
@@ -159,7 +156,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 			pause.Reset()
 			continue
 		}
-		pause.Wait(ctx, r.o.ErrorLog, failed)
+		pause.Wait(ctx, r.consumer.Log(), failed)
 	}
 	all := make(map[string][]int32)
 	r.mu.Lock()

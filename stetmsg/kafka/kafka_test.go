@@ -98,7 +98,7 @@ func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receive
 		f.t.Fatal(err)
 	}
 	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
+		Topics: []string{"orders"}, DeadLetterTopic: "dead"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

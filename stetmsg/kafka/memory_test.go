@@ -43,7 +43,7 @@ func TestWaitingRecordsAreBoundedInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
+		Topics: []string{"orders"}, DeadLetterTopic: "dead"})
 	if err != nil {
 		t.Fatal(err)
 	}

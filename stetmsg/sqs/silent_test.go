@@ -45,7 +45,7 @@ func TestUnansweredCallDelaysNeitherTheQueueNorShutdown(t *testing.T) {
 		f := &fixture{t: t, engine: engine}
 		api := &silent{deleted: make(chan struct{})}
 		r, err := sqs.New(f.consumer(func(context.Context, string) error { return nil }),
-			sqs.Options{Client: api, QueueURL: "orders", DeadLetterQueueURL: "dead", ErrorLog: quiet})
+			sqs.Options{Client: api, QueueURL: "orders", DeadLetterQueueURL: "dead"})
 		if err != nil {
 			t.Fatal(err)
 		}

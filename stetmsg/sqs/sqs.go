@@ -16,7 +16,6 @@ package sqs
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -69,8 +68,6 @@ type Options struct {
 	// Prefetch is how many messages are in flight at most. Default: twice the
 	// consumer's Concurrency.
 	Prefetch int
-	// ErrorLog gets failed calls. Default slog.Default().
-	ErrorLog *slog.Logger
 }
 
 // Receiver passes the messages of a queue to a consumer.
@@ -118,7 +115,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 			var pause receiver.Pause
 			for pool.Reserve(ctx, most) { // received messages are extended at once
 				if err := r.receive(ctx, pool, most); err != nil {
-					pause.Wait(ctx, r.o.ErrorLog, err)
+					pause.Wait(ctx, r.consumer.Log(), err)
 					continue
 				}
 				pause.Reset()

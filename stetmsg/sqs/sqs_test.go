@@ -96,7 +96,7 @@ func (f *fixture) run(queue, dead string, visibility time.Duration, h func(conte
 // receive hands the messages of a queue to c until it is empty.
 func (f *fixture) receive(c *stetmsg.Consumer[types.Message], o sqs.Options) {
 	f.t.Helper()
-	o.Client, o.ErrorLog = f.client, quiet
+	o.Client = f.client
 	queue := o.QueueURL
 	r, err := sqs.New(c, o)
 	if err != nil {

@@ -25,7 +25,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,9 +72,8 @@ func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queu
 
 // ConsumerOptions configure a consumer. The zero value is usable.
 type ConsumerOptions struct {
-	// Observe and ErrorLog are those of stetmsg.Options.
-	Observe  func(context.Context, stetmsg.Decision)
-	ErrorLog *slog.Logger // see Observe
+	// Observe is that of stetmsg.Options.
+	Observe func(context.Context, stetmsg.Decision)
 }
 
 // NewConsumer returns a consumer for the messages of a Queue. A worker runs their operations, up
@@ -86,14 +84,13 @@ func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o
 	if w == nil || envelope == nil {
 		return nil, misuse.Errorf("stetwork/broker: NewConsumer needs a worker, and the Envelope of a broker's package")
 	}
-	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
-	return stetmsg.NewDirect(stetmsg.Options[M]{Concurrency: w.Concurrency(), Observe: o.Observe, ErrorLog: o.ErrorLog},
+	return stetmsg.NewDirect(stetmsg.Options[M]{Concurrency: w.Concurrency(), Observe: o.Observe, ErrorLog: w.Log()},
 		func(ctx context.Context, m M, deliveries int) stetmsg.Decision {
 			it, err := item(envelope(m).Body)
 			if err != nil {
 				return stetmsg.Decision{Action: stetmsg.DeadLetter, Reason: stetmsg.Invalid, Err: err}
 			}
-			return decide(ctx, it, deliveries, w.Do(ctx, it), o.ErrorLog)
+			return decide(ctx, it, deliveries, w.Do(ctx, it), w.Log())
 		})
 }
 

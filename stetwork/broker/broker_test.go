@@ -135,9 +135,9 @@ func TestRabbitMQCarriesOperations(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	b := newBench(t, publisher.Publish, t.Name())
-	consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{ErrorLog: quiet()})
+	consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{})
 	must(t, err)
-	receiver, err := amqp.New(consumer, amqp.Options{URL: url, Queue: t.Name(), ErrorLog: quiet()})
+	receiver, err := amqp.New(consumer, amqp.Options{URL: url, Queue: t.Name()})
 	must(t, err)
 	b.runs(receiver.Run)
 	b.everyOperationEndsOnce()
@@ -156,9 +156,9 @@ func TestJetStreamCarriesOperations(t *testing.T) {
 	pull, err := stream.CreateConsumer(t.Context(), t.Name(), js.ConsumerConfig{Durable: "workers", AckPolicy: js.AckExplicitPolicy})
 	must(t, err)
 	b := newBench(t, jetstream.Publisher(stream), t.Name())
-	consumer, err := broker.NewConsumer(b.worker, jetstream.Envelope, broker.ConsumerOptions{ErrorLog: quiet()})
+	consumer, err := broker.NewConsumer(b.worker, jetstream.Envelope, broker.ConsumerOptions{})
 	must(t, err)
-	receiver, err := jetstream.New(t.Context(), consumer, jetstream.Options{JetStream: stream, Consumer: pull, DeadLetterSubject: t.Name() + "-dead", ErrorLog: quiet()})
+	receiver, err := jetstream.New(t.Context(), consumer, jetstream.Options{JetStream: stream, Consumer: pull, DeadLetterSubject: t.Name() + "-dead"})
 	must(t, err)
 	b.runs(receiver.Run)
 	b.everyOperationEndsOnce()
@@ -172,10 +172,10 @@ func TestKafkaCarriesOperations(t *testing.T) {
 	must(t, err)
 	t.Cleanup(client.Close)
 	b := newBench(t, kafka.Publisher(client), "work")
-	consumer, err := broker.NewConsumer(b.worker, kafka.Envelope, broker.ConsumerOptions{ErrorLog: quiet()})
+	consumer, err := broker.NewConsumer(b.worker, kafka.Envelope, broker.ConsumerOptions{})
 	must(t, err)
 	receiver, err := kafka.New(consumer, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"work"}, DeadLetterTopic: "dead", ErrorLog: quiet()})
+		Topics: []string{"work"}, DeadLetterTopic: "dead"})
 	must(t, err)
 	b.runs(receiver.Run)
 	b.everyOperationEndsOnce()
@@ -190,11 +190,11 @@ func TestOperationWithoutAHandlerDelaysNoPartition(t *testing.T) {
 	t.Cleanup(client.Close)
 	b := newBench(t, kafka.Publisher(client), "work")
 	decided := make(chan stetmsg.Decision, 100)
-	consumer, err := broker.NewConsumer(b.worker, kafka.Envelope, broker.ConsumerOptions{ErrorLog: quiet(),
+	consumer, err := broker.NewConsumer(b.worker, kafka.Envelope, broker.ConsumerOptions{
 		Observe: func(_ context.Context, d stetmsg.Decision) { decided <- d }})
 	must(t, err)
 	receiver, err := kafka.New(consumer, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"work"}, DeadLetterTopic: "dead", ErrorLog: quiet()})
+		Topics: []string{"work"}, DeadLetterTopic: "dead"})
 	must(t, err)
 	b.runs(receiver.Run)
 	work, err := stetwork.NewWork("of-the-next-release", parcel{"0"})
@@ -217,7 +217,7 @@ func TestOperationsRunAfterABrokerOutage(t *testing.T) {
 		if down--; down > 0 {
 			return errors.New("the broker is down")
 		}
-		consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{ErrorLog: quiet()})
+		consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{})
 		for _, m := range messages {
 			b.runs(func(context.Context) error {
 				consumer.Decide(context.Background(), amqp091.Delivery{Body: m.Body}, 1)
@@ -231,7 +231,7 @@ func TestOperationsRunAfterABrokerOutage(t *testing.T) {
 
 func TestOnlyMessagesThatNameNoOperationAreDeadLettered(t *testing.T) {
 	b := newBench(t, func(context.Context, []stet.Message) error { return nil }, "work")
-	consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{ErrorLog: quiet()})
+	consumer, err := broker.NewConsumer(b.worker, amqp.Envelope, broker.ConsumerOptions{})
 	must(t, err)
 	decide := func(body string) stetmsg.Decision {
 		return consumer.Decide(t.Context(), amqp091.Delivery{Body: []byte(body)}, 1)

@@ -2,7 +2,6 @@
 package receiver
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -23,15 +22,10 @@ type Pause struct{ last time.Duration }
 
 // Wait waits, after err, which it logs.
 func (p *Pause) Wait(ctx context.Context, log *slog.Logger, err error) {
-	Log(log).WarnContext(ctx, "stetmsg: a request to the broker failed; it is repeated", slog.Any("error", err))
+	log.WarnContext(ctx, "stetmsg: a request to the broker failed; it is repeated", slog.Any("error", err))
 	p.last = min(max(2*p.last, minPause), maxPause)
 	timer.Sleep(ctx, p.last/2+rand.N(p.last/2))
 }
 
 // Reset makes the next pause the shortest one.
 func (p *Pause) Reset() { p.last = 0 }
-
-// Log returns the logger of options, or the default one.
-func Log(l *slog.Logger) *slog.Logger {
-	return cmp.Or(l, slog.Default())
-}

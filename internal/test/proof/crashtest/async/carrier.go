@@ -129,7 +129,7 @@ func (p *process) dispatches(c *carrier, q stetwork.Queue) error {
 }
 
 func (p *process) consumerOptions() broker.ConsumerOptions {
-	return broker.ConsumerOptions{Observe: func(context.Context, stetmsg.Decision) { p.shop.pass(told) }, ErrorLog: p.log}
+	return broker.ConsumerOptions{Observe: func(context.Context, stetmsg.Decision) { p.shop.pass(told) }}
 }
 
 func toWork(stet.Item) string { return workQueue }
@@ -154,7 +154,7 @@ func (p *process) connectRabbitMQ() (*carrier, error) {
 	if err != nil {
 		return nil, err
 	}
-	receiver, err := amqp.New(consumer, amqp.Options{URL: p.Broker, Queue: workQueue, ErrorLog: p.log})
+	receiver, err := amqp.New(consumer, amqp.Options{URL: p.Broker, Queue: workQueue})
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (p *process) connectJetStream(ctx context.Context) (*carrier, error) {
 	if err != nil {
 		return nil, err
 	}
-	receiver, err := jetstream.New(ctx, consumer, jetstream.Options{JetStream: jet, Consumer: workers, DeadLetterSubject: deadQueue, ErrorLog: p.log})
+	receiver, err := jetstream.New(ctx, consumer, jetstream.Options{JetStream: jet, Consumer: workers, DeadLetterSubject: deadQueue})
 	if err != nil {
 		return nil, err
 	}
