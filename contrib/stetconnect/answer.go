@@ -24,7 +24,7 @@ import (
 
 // decline is the error of a call whose operation the engine refused, or did not end.
 func (c *call) decline(err error) *connect.Error {
-	end, fault := rpc.Refusal(err, c.ctx.Err(), c.o.RetryAfter)
+	end, fault := rpc.Refusal(err, c.ctx.Err(), c.retryAfter)
 	if outer := c.ctx.Value(innerKey{}); outer != nil && outer == c.req {
 		stet.FromContext(c.ctx).Declare(stet.NotExecuted, 0) // the handler is protected twice, and was not called
 	}
@@ -55,7 +55,7 @@ func (i *Interceptor) describe(st *status.Status) rpc.Said {
 	name := strings.ToLower(strings.ReplaceAll(said.Reason, "_", "-"))
 	title := strings.ReplaceAll(name, "-", " ")
 	m, err := structpb.NewStruct(map[string]any{
-		"type": i.o.ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": st.GetMessage(),
+		"type": ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": st.GetMessage(),
 		"retryable": said.Retryable, "execution": said.Execution.String(),
 	})
 	var detail anypb.Any
@@ -220,7 +220,7 @@ func (c *call) passOn(err error) (connect.AnyResponse, error) {
 		if x != stet.NotExecuted {
 			why = rpc.MayRunAgain
 		}
-		return nil, c.problem(c.req.Peer(), why.End(strings.ToValidUTF8(u.err.Error(), "\uFFFD"), c.o.RetryAfter))
+		return nil, c.problem(c.req.Peer(), why.End(strings.ToValidUTF8(u.err.Error(), "\uFFFD"), c.retryAfter))
 	}
 	return nil, c.told(x, false)
 }

@@ -77,7 +77,7 @@ func (c *call) name(key string) *connect.Error {
 		return c.told(stet.NotExecuted, false)
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
-		return c.problem(c.req.Peer(), rpc.ScopeFailed.End("", c.o.RetryAfter))
+		return c.problem(c.req.Peer(), rpc.ScopeFailed.End("", c.retryAfter))
 	case scope == "":
 		return c.refused(&rpc.ScopeMissing, "")
 	case len(scope) > store.MaxScope:

@@ -134,7 +134,8 @@ func TestAClientWaitsAsTheServerAsks(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			g := newGate()
-			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{RetryAfter: time.Hour}, g.handle)
+			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, g.handle)
+			s.i.SetRetryAfter(time.Hour)
 			var first sync.WaitGroup
 			first.Go(func() {
 				if _, err := s.to().CallUnary(t.Context(), ask("10", "k")); err != nil {

@@ -66,6 +66,7 @@ type service struct {
 	*httptest.Server
 	executed atomic.Int64
 	log      stettest.Log
+	i        *stetconnect.Interceptor
 }
 
 func newEngine(t testing.TB, s store.Store) *stet.Engine {
@@ -102,6 +103,7 @@ func interceptor(t *testing.T, e *stet.Engine, o stetconnect.Options, s *service
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.i = i
 	return i
 }
 

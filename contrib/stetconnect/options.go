@@ -1,14 +1,11 @@
 package stetconnect
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"net/url"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
@@ -21,8 +18,8 @@ const (
 	// ReplayedHeader is the response header that is "true" on replays. Of an error it
 	// is in its metadata.
 	ReplayedHeader = "Idempotent-Replayed"
-	// DefaultProblemBase is what the types of problems begin with.
-	DefaultProblemBase = "https://github.com/stet-go/stet/blob/main/docs/problems.md#"
+	// ProblemBase is the prefix of problem types; the name of the problem follows.
+	ProblemBase = "https://github.com/stet-go/stet/blob/main/docs/problems.md#"
 )
 
 // Options configure an Interceptor. Scope is required; the zero value of every other
@@ -60,12 +57,9 @@ type Options struct {
 	Unprotected []string
 	// Streams are the streaming procedures, by their full names, that pass unprotected,
 	// because a stream cannot be replayed. Other streaming procedures of a protected service
-	// are refused at their first call, or by New, see Services. A streaming call with a key is
+	// are refused at their first call, or by Check. A streaming call with a key is
 	// always refused.
 	Streams []string
-	// Services are descriptors of the handlers' services. New then refuses a streaming method
-	// that Streams does not name, and a name that is in none of them.
-	Services []protoreflect.ServiceDescriptor
 	// Optional passes calls without a key to the handler, unprotected. By default they are
 	// refused with invalid_argument (key-missing), unless their schema declares that they have
 	// no side effects (idempotency_level = NO_SIDE_EFFECTS, as for calls by GET). With a key
@@ -79,17 +73,13 @@ type Options struct {
 	// refused with aborted (in-flight); at most nine tenths of the call's remaining time. At
 	// most store.MaxWait. Default: that of the policy.
 	Wait time.Duration
-	// RetryAfter is the delay for retries of refusals that a later call may not get, unless
-	// more is known. Default 1 s; at most 24 h.
-	RetryAfter time.Duration
-	// ProblemBase is the prefix of problem types, an absolute URL; the name of the problem
-	// follows. Default DefaultProblemBase.
-	ProblemBase string
 	// ErrorLog receives errors, never keys or messages. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
-const maxRetryAfter = 24 * time.Hour
+// retryPause is the delay for retries of refusals that a later call may not get, unless more
+// is known.
+const retryPause = time.Second
 
 // SingleTenant is the Options.Scope of a service whose keys are all of one tenant.
 func SingleTenant(context.Context, connect.AnyRequest) (string, error) { return "single-tenant", nil }
@@ -114,19 +104,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Wait < 0 || o.Wait > store.MaxWait {
 		return o, misuse.Errorf("stetconnect: Options.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
 	}
-	if o.RetryAfter < 0 || o.RetryAfter > maxRetryAfter {
-		return o, misuse.Errorf("stetconnect: Options.RetryAfter is %v; it must be 0 to %v", o.RetryAfter, maxRetryAfter)
-	}
-	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
 	if o.NotExecuted == nil {
 		o.NotExecuted = NotExecuted
 	}
-	o.ProblemBase = cmp.Or(o.ProblemBase, DefaultProblemBase)
-	if u, err := url.Parse(o.ProblemBase); err != nil || u.Scheme == "" || u.Host == "" {
-		return o, misuse.Errorf("stetconnect: Options.ProblemBase %q is not an absolute URL", o.ProblemBase)
-	}
-	if err := o.checkNames(); err != nil {
-		return o, err
-	}
-	return o, o.checkServices()
+	return o, o.checkNames()
 }

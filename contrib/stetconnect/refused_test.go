@@ -60,7 +60,7 @@ func wantRefusal(t *testing.T, err error, code connect.Code, reason string) {
 	}
 	p := problemOf(t, err)
 	if p.reason != reason || p.execution != "not executed" || p.fields["execution"] != "not executed" ||
-		p.fields["type"] != stetconnect.DefaultProblemBase+strings.ToLower(strings.ReplaceAll(reason, "_", "-")) || p.fields["detail"] == "" {
+		p.fields["type"] != stetconnect.ProblemBase+strings.ToLower(strings.ReplaceAll(reason, "_", "-")) || p.fields["detail"] == "" {
 		t.Errorf("got %+v; want %s, not executed", p, reason)
 	}
 	if x := stetconnect.ExecutionOf(err); x != stet.NotExecuted {

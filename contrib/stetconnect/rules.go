@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
 )
@@ -93,16 +95,17 @@ func (o *Options) checkNames() error {
 	return nil
 }
 
-// checkServices compares all names with the services.
-func (o *Options) checkServices() error {
-	if len(o.Services) == 0 {
-		return nil
-	}
+// Check compares the names in Options with the services of the handlers. Call it when the
+// program starts. It refuses a streaming procedure of a protected service that Options.Streams
+// does not name, and a name that is in none of the services. The error is of kind
+// stet.KindInvalid.
+func (i *Interceptor) Check(services ...protoreflect.ServiceDescriptor) error {
+	o := &i.o
 	streams := make(map[string]bool) // by procedure
 	known := make(map[string]bool)   // services
-	for _, service := range o.Services {
+	for _, service := range services {
 		if service == nil {
-			return misuse.Errorf("stetconnect: Options.Services has a descriptor that is nil")
+			return misuse.Errorf("stetconnect: Check needs descriptors that are not nil")
 		}
 		known[string(service.FullName())] = true
 		for n := range service.Methods().Len() {
@@ -116,14 +119,14 @@ func (o *Options) checkServices() error {
 	}
 	for _, name := range slices.Concat(o.Procedures, o.Unprotected) {
 		if stream, procedure := streams[name]; !known[name] && !procedure {
-			return misuse.Errorf("stetconnect: Options.Procedures or Unprotected: %q is in none of Options.Services", name)
+			return misuse.Errorf("stetconnect: Options.Procedures or Unprotected: %q is in none of the services", name)
 		} else if stream {
 			return misuse.Errorf("stetconnect: Options.Procedures or Unprotected: %q is a streaming procedure; such are named in Options.Streams", name)
 		}
 	}
 	for _, name := range o.Streams {
 		if !streams[name] {
-			return misuse.Errorf("stetconnect: Options.Streams: none of Options.Services has a streaming procedure %q", name)
+			return misuse.Errorf("stetconnect: Options.Streams: none of the services has a streaming procedure %q", name)
 		}
 	}
 	return nil

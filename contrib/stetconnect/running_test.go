@@ -32,7 +32,8 @@ func TestDuplicateOfARunningCallIsInFlight(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			g := newGate()
-			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{RetryAfter: 3 * time.Second}, g.handle)
+			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, g.handle)
+			s.i.SetRetryAfter(3 * time.Second)
 			var first sync.WaitGroup
 			first.Go(func() {
 				if _, err := s.to(w.options...).CallUnary(t.Context(), ask("10", "k")); err != nil {

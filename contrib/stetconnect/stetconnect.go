@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -18,8 +19,9 @@ import (
 // connect.WithInterceptors. It is safe for concurrent use, and may protect any number of
 // handlers.
 type Interceptor struct {
-	engine *stet.Engine
-	o      Options
+	engine     *stet.Engine
+	o          Options
+	retryAfter time.Duration
 	// transact is nil without transactions.
 	transact transactFunc
 	types    types
@@ -41,7 +43,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Interceptor{engine: engine, o: o}, nil
+	return &Interceptor{engine: engine, o: o, retryAfter: retryPause}, nil
 }
 
 // NewTx is New for handlers whose effects are writes to the database of te: Tx gives the

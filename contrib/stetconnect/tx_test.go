@@ -179,8 +179,6 @@ func TestWrongOptionsAreRefusedBeforeTheFirstCall(t *testing.T) {
 	for what, o := range map[string]stetconnect.Options{
 		"Scope":                {},
 		"Wait":                 {Scope: ok, Wait: -1},
-		"RetryAfter":           {Scope: ok, RetryAfter: 48 * 3600e9},
-		"ProblemBase":          {Scope: ok, ProblemBase: "problems"},
 		"Procedures":           {Scope: ok, Procedures: []string{"Charge/"}},
 		"Unprotected":          {Scope: ok, Unprotected: []string{"/Charge"}},
 		"Streams":              {Scope: ok, Streams: []string{"payments.v1.Payments"}},

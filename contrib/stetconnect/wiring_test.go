@@ -116,21 +116,21 @@ func schema(t *testing.T) protoreflect.ServiceDescriptor {
 
 func TestServicesLetWrongNamesBeRefusedBeforeTheFirstCall(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}))
-	services := []protoreflect.ServiceDescriptor{schema(t)}
+	services := schema(t)
 	for what, o := range map[string]stetconnect.Options{
-		watchPath + " is a streaming procedure":                                             {},
-		`none of Options.Services has a streaming procedure "/payments.v1.Payments/Charge"`: {Streams: []string{watchPath, chargePath}},
-		`"/payments.v1.Payments/List" is in none of`:                                        {Streams: []string{watchPath}, Unprotected: []string{listPath}},
-		`"/payments.v1.Payments/Watch" is a streaming procedure; such`:                      {Streams: []string{watchPath}, Procedures: []string{watchPath}},
+		watchPath + " is a streaming procedure":                                         {},
+		`none of the services has a streaming procedure "/payments.v1.Payments/Charge"`: {Streams: []string{watchPath, chargePath}},
+		`"/payments.v1.Payments/List" is in none of`:                                    {Streams: []string{watchPath}, Unprotected: []string{listPath}},
+		`"/payments.v1.Payments/Watch" is a streaming procedure; such`:                  {Streams: []string{watchPath}, Procedures: []string{watchPath}},
 	} {
-		o.Scope, o.Services = stetconnect.SingleTenant, services
-		if _, err := stetconnect.New(e, o); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), what) {
+		o.Scope = stetconnect.SingleTenant
+		if err := stetconnect.Must(stetconnect.New(e, o)).Check(services); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v; want %s", err, what)
 		}
 	}
 	for _, o := range []stetconnect.Options{{Streams: []string{watchPath}}, {Unprotected: []string{"payments.v1.Payments"}}} {
-		o.Scope, o.Services = stetconnect.SingleTenant, services
-		if _, err := stetconnect.New(e, o); err != nil {
+		o.Scope = stetconnect.SingleTenant
+		if err := stetconnect.Must(stetconnect.New(e, o)).Check(services); err != nil {
 			t.Error(err)
 		}
 	}

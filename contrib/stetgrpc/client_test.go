@@ -43,11 +43,12 @@ func (b *bench) charges(ctx context.Context, amount string) (string, error) {
 
 func TestCallHasOneKeyAndIsRetriedUntilItsOutcome(t *testing.T) {
 	var keys []string
-	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond, Fingerprint: nil, Ref: func(ctx context.Context, _ *stetgrpc.Call) string {
+	b := newBench(t, stetgrpc.Options{Ref: func(ctx context.Context, _ *stetgrpc.Call) string {
 		md, _ := metadata.FromIncomingContext(ctx)
 		keys = append(keys, md.Get(key)...)
 		return ""
 	}}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+	b.i.SetRetryAfter(time.Millisecond)
 	b.charge = func(context.Context, string) (proto.Message, error) {
 		switch b.runs.Load() {
 		case 1:
@@ -125,7 +126,8 @@ func TestFinalOutcomeIsNotRequestedAgain(t *testing.T) {
 }
 
 func TestClientGivesUpWithTheKnownState(t *testing.T) {
-	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+	b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+	b.i.SetRetryAfter(time.Millisecond)
 	b.charge = func(context.Context, string) (proto.Message, error) { return nil, stet.Retryable(errors.New("busy")) }
 	_, err := b.charges(t.Context(), "1")
 	if status.Code(err) != codes.Unavailable || stetgrpc.ExecutionOf(err) != stet.NotExecuted {
@@ -160,8 +162,9 @@ func TestCallPastItsDeadlineMayHaveExecuted(t *testing.T) {
 }
 
 func TestAnAttemptThatTakesTooLongIsMadeAgain(t *testing.T) {
-	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{},
+	b := newBench(t, stetgrpc.Options{}, stet.Options{},
 		client(t, stetgrpc.ClientOptions{Policy: stetclient.Policy{AttemptTimeout: 100 * time.Millisecond, Base: time.Millisecond, Cap: time.Millisecond, MaxAttempts: 1000}}))
+	b.i.SetRetryAfter(time.Millisecond)
 	first := make(chan struct{}, 1)
 	first <- struct{}{}
 	b.charge = func(context.Context, string) (proto.Message, error) {
@@ -235,6 +238,7 @@ func TestConnectionsThatBreakCostNothing(t *testing.T) {
 	}
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		client(t, stetgrpc.ClientOptions{Policy: stetclient.Policy{Base: 10 * time.Millisecond, Cap: 100 * time.Millisecond, MaxAttempts: 1000}}))
+	b.i.SetRetryAfter(time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

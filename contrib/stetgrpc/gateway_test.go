@@ -76,7 +76,8 @@ func posted(h http.Handler, body string, header ...string) *httptest.ResponseRec
 }
 
 func TestBehindAGatewayTheHeaderIsTheKey(t *testing.T) {
-	b := newBench(t, stetgrpc.Options{RetryAfter: 1500 * time.Millisecond}, stet.Options{})
+	b := newBench(t, stetgrpc.Options{}, stet.Options{})
+	b.i.SetRetryAfter(1500 * time.Millisecond)
 	b.charge = func(ctx context.Context, amount string) (proto.Message, error) {
 		if amount == "busy" {
 			return nil, stet.Retryable(status.Error(codes.Unavailable, "busy"))

@@ -1,7 +1,6 @@
 package stetgrpc
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -30,8 +29,8 @@ const ReplayedMetadata = rpc.ReplayedName
 // ErrorInfo.
 const ExecutionMetadata = rpc.ExecutedName
 
-// maxRetryAfter bounds Options.RetryAfter.
-const maxRetryAfter = 24 * time.Hour
+// retryAfter is the RetryInfo of refusals that a later call may not get, unless more is known.
+const retryAfter = time.Second
 
 // Call is a unary call.
 type Call struct {
@@ -90,9 +89,6 @@ type Options struct {
 	// outcome, which every retry gets; in a transaction it is rolled back. Default: the
 	// function NotExecuted.
 	NotExecuted func(*status.Status) bool
-	// RetryAfter is the RetryInfo of refusals that a later call may not get, unless more is
-	// known. Default 1 s; at most 24 h.
-	RetryAfter time.Duration
 	// ErrorLog receives errors, never keys or messages. Default slog.Default().
 	ErrorLog *slog.Logger
 }
@@ -140,10 +136,6 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Wait < 0 || o.Wait > store.MaxWait {
 		return o, misuse.Errorf("stetgrpc: Options.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
 	}
-	if o.RetryAfter < 0 || o.RetryAfter > maxRetryAfter {
-		return o, misuse.Errorf("stetgrpc: Options.RetryAfter is %v; it must be 0 to %v", o.RetryAfter, maxRetryAfter)
-	}
-	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
 	if o.NotExecuted == nil {
 		o.NotExecuted = NotExecuted
 	}

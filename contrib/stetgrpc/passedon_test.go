@@ -227,7 +227,8 @@ func TestThroughAGatewayAnOutcomeIsNotTakenForNothing(t *testing.T) {
 		"409":                       {stet.Repeatable(errors.New("busy")), 409, stet.MayHaveExecuted, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{})
+			b := newBench(t, stetgrpc.Options{}, stet.Options{})
+			b.i.SetRetryAfter(time.Millisecond)
 			b.charge = func(context.Context, string) (proto.Message, error) { return nil, c.err }
 			srv := httptest.NewServer(gateway(b))
 			defer srv.Close()

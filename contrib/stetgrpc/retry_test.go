@@ -57,7 +57,7 @@ func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 		{name: "key missing", want: "InvalidArgument KEY_MISSING not executed", greedy: 1, usual: 1},
 		{name: "two keys", md: []string{key, "a", key, "b"}, want: "InvalidArgument KEY_REPEATED not executed", greedy: 1, usual: 1},
 		{name: "mismatch", md: []string{key, "a"}, before: func(b *bench) { b.call("2", key, "a") }, want: "FailedPrecondition MISMATCH not executed", greedy: 1, usual: 1},
-		{name: "in flight", o: stetgrpc.Options{RetryAfter: time.Millisecond}, md: []string{key, "a"}, before: func(b *bench) {
+		{name: "in flight", md: []string{key, "a"}, before: func(b *bench) {
 			b.charge = func(context.Context, string) (proto.Message, error) { running <- struct{}{}; <-finish; return nil, nil }
 			go b.call("1", key, "a")
 			<-running
@@ -69,9 +69,9 @@ func refusals(running chan struct{}, finish <-chan struct{}) []refusal {
 			}
 			b.call("1", key, "a")
 		}, want: "Unknown OUTCOME_UNKNOWN may have executed", greedy: 3, usual: 1},
-		{name: "store down", o: stetgrpc.Options{RetryAfter: time.Millisecond}, md: []string{key, "a"}, before: func(b *bench) { _ = b.engine.Close() },
+		{name: "store down", md: []string{key, "a"}, before: func(b *bench) { _ = b.engine.Close() },
 			want: "Unavailable STORE_UNAVAILABLE not executed", greedy: 3, usual: 3},
-		{name: "not executed", o: stetgrpc.Options{RetryAfter: time.Millisecond}, md: []string{key, "a"}, before: func(b *bench) {
+		{name: "not executed", md: []string{key, "a"}, before: func(b *bench) {
 			b.charge = func(context.Context, string) (proto.Message, error) { return nil, stet.Retryable(errors.New("busy")) }
 		}, want: "Unavailable NOT_EXECUTED not executed", greedy: 3, usual: 3},
 		{name: "released, in the handler's words", md: []string{key, "a"}, before: func(b *bench) {
@@ -105,7 +105,8 @@ func TestTheTableOfCodes(t *testing.T) {
 	for _, c := range refusals(running, finish) {
 		t.Run(c.name, func(t *testing.T) {
 			for policy, want := range map[string]int{greedy: c.greedy, usual: c.usual} {
-				b := newBench(t, c.o, stet.Options{})
+				b := newBench(t, stetgrpc.Options{}, stet.Options{})
+				b.i.SetRetryAfter(time.Millisecond)
 				if c.before != nil {
 					c.before(b)
 				}
@@ -153,7 +154,8 @@ func settledAs(b *bench, fp store.Fingerprint, out stet.Outcome) {
 }
 
 func TestARetryOfGRPCsOwnGetsTheOutcome(t *testing.T) {
-	b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{}, grpc.WithDefaultServiceConfig(usual))
+	b := newBench(t, stetgrpc.Options{}, stet.Options{}, grpc.WithDefaultServiceConfig(usual))
+	b.i.SetRetryAfter(time.Millisecond)
 	b.charge = func(context.Context, string) (proto.Message, error) {
 		if b.runs.Load() < 3 {
 			return nil, stet.Retryable(errors.New("busy"))

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -17,9 +18,10 @@ import (
 
 // Interceptor protects the unary methods of a server. It is safe for concurrent use.
 type Interceptor struct {
-	engine   *stet.Engine
-	o        Options
-	transact transactFunc // nil without transactions
+	engine     *stet.Engine
+	o          Options
+	retryAfter time.Duration
+	transact   transactFunc // nil without transactions
 
 	streams atomic.Bool // streaming methods are watched, or were checked
 	vouched sync.Map    // by service: the error of vouch, or nil
@@ -40,7 +42,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Interceptor{engine: engine, o: o}, nil
+	return &Interceptor{engine: engine, o: o, retryAfter: retryAfter}, nil
 }
 
 // NewTx is New for handlers whose effects are writes to the database of te: Tx returns

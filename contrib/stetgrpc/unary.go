@@ -171,7 +171,7 @@ func (c *call) serve() (any, error) {
 		return c.passOn(err)
 	}
 	if own, ok := errors.AsType[*stet.Error](err); ok && own.Kind == stet.KindUnknown && own.RetryAfter == 0 && c.policy.Verify != nil {
-		own.RetryAfter = c.o.RetryAfter
+		own.RetryAfter = c.retryAfter
 	}
 	c.complain("an outcome was not stored; its response was not sent", err)
 	return c.decline(err)
@@ -288,7 +288,7 @@ func (c *call) passOn(err error) (any, error) {
 		if x != stet.NotExecuted {
 			why = rpc.MayRunAgain
 		}
-		e := why.End(strings.ToValidUTF8(c.err.Error(), "\uFFFD"), c.o.RetryAfter)
+		e := why.End(strings.ToValidUTF8(c.err.Error(), "\uFFFD"), c.retryAfter)
 		e.Header, e.Trailer = c.header, metadata.Join(c.trailer, e.Trailer)
 		return c.send(e, nil)
 	}
@@ -297,7 +297,7 @@ func (c *call) passOn(err error) (any, error) {
 
 // decline answers with what the engine's error means.
 func (c *call) decline(err error) (any, error) {
-	e, fault := rpc.Refusal(err, c.ctx.Err(), c.o.RetryAfter)
+	e, fault := rpc.Refusal(err, c.ctx.Err(), c.retryAfter)
 	if outer, ok := c.ctx.Value(innerKey{}).(*call); ok && outer.Request == c.Request && outer.Method == c.Method {
 		stet.FromContext(c.ctx).Declare(stet.NotExecuted, 0) // the handler is protected twice, and was not called
 	}

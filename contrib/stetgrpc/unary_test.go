@@ -192,7 +192,8 @@ func TestAKeyIsOfOneRequestAndOneScope(t *testing.T) {
 func TestDuplicatesOfACallInFlight(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"refused": 0, "wait": time.Minute} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, stetgrpc.Options{Wait: wait, RetryAfter: 3 * time.Second}, stet.Options{})
+			b := newBench(t, stetgrpc.Options{Wait: wait}, stet.Options{})
+			b.i.SetRetryAfter(3 * time.Second)
 			running, finish := make(chan struct{}), make(chan struct{})
 			b.charge = func(ctx context.Context, _ string) (proto.Message, error) {
 				close(running)
@@ -446,13 +447,12 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 	e := newBench(t, stetgrpc.Options{}, stet.Options{}).engine
 	scope := stetgrpc.SingleTenant
 	for says, o := range map[string]stetgrpc.Options{
-		"Scope is required":   {},
-		"not a full method":   {Scope: scope, Methods: []string{"test.Payments/Charge"}},
-		"nor a service":       {Scope: scope, Unprotected: []string{""}},
-		"Options.Streams":     {Scope: scope, Streams: []string{"test.Payments"}},
-		"and in Unprotected":  {Scope: scope, Methods: []string{"a.B"}, Unprotected: []string{"a.B"}},
-		"Options.Wait is":     {Scope: scope, Wait: store.MaxWait + 1},
-		"Options.RetryAfter ": {Scope: scope, RetryAfter: -1},
+		"Scope is required":  {},
+		"not a full method":  {Scope: scope, Methods: []string{"test.Payments/Charge"}},
+		"nor a service":      {Scope: scope, Unprotected: []string{""}},
+		"Options.Streams":    {Scope: scope, Streams: []string{"test.Payments"}},
+		"and in Unprotected": {Scope: scope, Methods: []string{"a.B"}, Unprotected: []string{"a.B"}},
+		"Options.Wait is":    {Scope: scope, Wait: store.MaxWait + 1},
 	} {
 		if _, err := stetgrpc.New(e, o); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
