@@ -13,6 +13,7 @@
 //
 //		"github.com/stet-go/stet"
 //		"github.com/stet-go/stet/contrib/stetwatermill"
+//		"github.com/stet-go/stet/stetmsg"
 //		"github.com/stet-go/stet/store/postgres"
 //	)
 //
@@ -32,7 +33,7 @@
 //		engine, err := stet.New(store, stet.Options{})
 //		check(err)
 //		guard, err := stetwatermill.Middleware(engine, stetwatermill.Options{
-//			Operation:  stetwatermill.UUID,
+//			Options:    stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID},
 //			DeadLetter: stetwatermill.PoisonQueue(publisher, "orders.poison"),
 //		})
 //		check(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/contrib/stetwatermill"
+	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -26,7 +27,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	guard, err := stetwatermill.Middleware(engine, stetwatermill.Options{
-		Operation:  stetwatermill.UUID,
+		Options:    stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID},
 		DeadLetter: stetwatermill.PoisonQueue(pubsub, "orders.poison"),
 	})
 	if err != nil {

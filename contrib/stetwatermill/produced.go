@@ -93,12 +93,12 @@ func encode(handler string, ms []*message.Message) ([]byte, error) {
 func (g *guard) replayed(ctx context.Context, d *delivery, stored stet.Outcome) ([]*message.Message, error) {
 	id := slog.String("id", d.id.String())
 	if stored.Gone {
-		g.log().WarnContext(ctx, "stetwatermill: handled before, but its outcome is no longer kept; if the messages that it produced were not published then, they are not now", id)
+		g.consumer.Log().WarnContext(ctx, "stetwatermill: handled before, but its outcome is no longer kept; if the messages that it produced were not published then, they are not now", id)
 		return nil, nil
 	}
 	var out outcome
 	if err := json.Unmarshal(stored.Body, &out); err != nil || out.Watermill == 0 {
-		g.log().WarnContext(ctx, "stetwatermill: executed elsewhere, or resolved by an operator; its outcome has no messages to publish", id)
+		g.consumer.Log().WarnContext(ctx, "stetwatermill: executed elsewhere, or resolved by an operator; its outcome has no messages to publish", id)
 		return nil, nil
 	}
 	switch {

@@ -108,8 +108,8 @@ func billing(t *testing.T, config amqp.Config, queue, file string, dead func(con
 	must(err)
 	t.Cleanup(func() { _ = st.Close() })
 	guard, err := stetwatermill.Middleware(stettest.Engine(t, st, stet.Options{SweepEvery: -1}), stetwatermill.Options{
-		Operation: stetwatermill.UUID, DeadLetter: dead,
-		Backoff: func(int) time.Duration { return 10 * time.Millisecond }, ErrorLog: quiet,
+		Options:    stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID, Backoff: func(int) time.Duration { return 10 * time.Millisecond }, ErrorLog: quiet},
+		DeadLetter: dead,
 	})
 	must(err)
 	subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})

@@ -19,44 +19,24 @@ import (
 // DefaultMaxPause is how long a message is held at most before it is nacked.
 const DefaultMaxPause = 5 * time.Second
 
-// Options configure a middleware. Operation and DeadLetter are required.
+// Options configure a middleware. Operation and DeadLetter are required. The router decides how
+// many messages are handled at a time, so Split, Concurrency and Group must not be set.
+//
+// If the scope of Operation is empty, it is the name of the router's handler: see UUID and By.
+// In a transaction, MaxAttempts counts in this process, because Watermill does not say how often
+// a message was delivered. A message that kills the process is not counted, so let the broker
+// have a limit, too.
 type Options struct {
-	// Operation returns the operation of a message: UUID, or what By makes. Where the scope
-	// is empty it is the name of the router's handler. An error or a panic dead-letters the
-	// message.
-	Operation func(*message.Message) (stet.Op, error)
+	stetmsg.Options[*message.Message]
 	// DeadLetter puts a message aside for people to look at; PoisonQueue makes one. It
 	// returns nil only if the message is durable where it was put. After an error the
 	// message is delivered again.
 	DeadLetter func(ctx context.Context, m *message.Message, why stetmsg.Decision) error
-
-	// MaxAttempts is how often a message is tried before its operation is settled as failed
-	// and the message dead-lettered: see stetmsg.Options. In lease mode the store counts.
-	// In a transaction, which leaves no trace when it is rolled back, this process counts
-	// for itself, as Watermill does not say how often a message was delivered; a
-	// message that kills the process is not counted, so let the broker have a limit, too.
-	// Default stetmsg.DefaultMaxAttempts; negative: no limit.
-	MaxAttempts int
-	// Backoff returns how long a message waits after its n-th attempt, from 1. Default:
-	// that of stetmsg.
-	Backoff func(n int) time.Duration
-	// MaxPause bounds that wait. Watermill has no delayed nack, and most pub/subs deliver
-	// again at once, so the message and all behind it wait. Let it
+	// MaxPause limits the wait of Backoff. Watermill has no delayed nack, and most pub/subs
+	// deliver again at once, so the message and all behind it wait. Let it
 	// be shorter than the broker waits for an acknowledgement. Default DefaultMaxPause;
 	// negative: no pause.
 	MaxPause time.Duration
-	// Retryable says whether an error of the handler, in lease mode, means that it may be run
-	// again: see stetmsg.Options.
-	Retryable func(error) bool
-	// Await, if set, is called before each run, and returns when one may begin: see
-	// stetmsg.Options.
-	Await func(ctx context.Context) error
-	// Observe, if set, is called with each decision. It must be quick and safe for
-	// concurrent use.
-	Observe func(context.Context, stetmsg.Decision)
-	// ErrorLog gets dead letters and errors; never a key or a payload, but
-	// the text of handlers' errors. Default slog.Default().
-	ErrorLog *slog.Logger
 }
 
 // RetryError is the router's error for a message that must be delivered again.
@@ -144,6 +124,8 @@ func newGuard(engine *stet.Engine, o Options) (*guard, error) {
 		return nil, misuse.Errorf("stetwatermill: an engine is needed; stet.New makes one")
 	case o.Operation == nil:
 		return nil, misuse.Errorf("stetwatermill: Options.Operation is required: it identifies messages; stetwatermill.UUID is one, and By makes others")
+	case o.Split != nil || o.Concurrency != 0 || o.Group != 0:
+		return nil, misuse.Errorf("stetwatermill: Options.Split, Concurrency and Group have no effect here, so they must not be set")
 	case o.DeadLetter == nil:
 		return nil, misuse.Errorf("stetwatermill: Options.DeadLetter is required: without it, a message that must not be handled would come again permanently; PoisonQueue makes one from a publisher and a topic that is not empty")
 	}
@@ -158,8 +140,6 @@ func (g *guard) options() stetmsg.Options[*delivery] {
 		MaxAttempts: g.o.MaxAttempts, Backoff: g.o.Backoff, Retryable: g.o.Retryable, Await: g.o.Await, Observe: g.o.Observe, ErrorLog: g.o.ErrorLog,
 	}
 }
-
-func (g *guard) log() *slog.Logger { return cmp.Or(g.o.ErrorLog, slog.Default()) }
 
 // handle is the handler that the router calls.
 func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
@@ -188,7 +168,7 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	produced, err := g.tell(ctx, d, decision)
 	if err != nil {
 		if acked(m) {
-			g.log().ErrorContext(ctx, "stetwatermill: the message must be delivered again, but is lost: it was acknowledged before its outcome was durable, by its handler or by a middleware such as InstantAck. Leave that to the router",
+			g.consumer.Log().ErrorContext(ctx, "stetwatermill: the message must be delivered again, but is lost: it was acknowledged before its outcome was durable, by its handler or by a middleware such as InstantAck. Leave that to the router",
 				slog.String("handler", d.handler), slog.String("id", d.id.String()), slog.String("reason", string(decision.Reason)))
 		}
 		g.pause(ctx, decision)
@@ -213,7 +193,7 @@ var errTwice = misuse.Errorf("stetwatermill: this operation runs already, in the
 // by a similar middleware. It is still handled, because it does not come again.
 func (g *guard) early(ctx context.Context, m *message.Message) {
 	if acked(m) {
-		g.log().ErrorContext(ctx, "stetwatermill: the message was acknowledged before it was handled; if this run fails, or the process dies, it is lost. Remove InstantAck and similar middleware from the router",
+		g.consumer.Log().ErrorContext(ctx, "stetwatermill: the message was acknowledged before it was handled; if this run fails, or the process dies, it is lost. Remove InstantAck and similar middleware from the router",
 			slog.String("handler", message.HandlerNameFromCtx(ctx)))
 	}
 }
@@ -263,7 +243,7 @@ func (g *guard) tell(ctx context.Context, d *delivery, decision stetmsg.Decision
 		if produced, err = g.replayed(ctx, d, decision.Outcome); err == nil {
 			return produced, nil
 		}
-		g.log().ErrorContext(ctx, "stetwatermill: not acknowledged", slog.String("id", decision.ID.String()), slog.Any("error", err))
+		g.consumer.Log().ErrorContext(ctx, "stetwatermill: not acknowledged", slog.String("id", decision.ID.String()), slog.Any("error", err))
 		decision.Action, decision.Reason, decision.Err = stetmsg.DeadLetter, stetmsg.Mismatch, err
 	}
 	if decision.Action == stetmsg.DeadLetter {
@@ -271,7 +251,7 @@ func (g *guard) tell(ctx context.Context, d *delivery, decision stetmsg.Decision
 		if err == nil {
 			return nil, nil
 		}
-		g.log().ErrorContext(ctx, "stetwatermill: the message could not be put aside, and will be delivered again", slog.String("id", decision.ID.String()), slog.Any("error", err))
+		g.consumer.Log().ErrorContext(ctx, "stetwatermill: the message could not be put aside, and will be delivered again", slog.String("id", decision.ID.String()), slog.Any("error", err))
 		decision.Err = errors.Join(decision.Err, err)
 	}
 	return nil, &RetryError{decision}

@@ -55,8 +55,9 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) options() stetwatermill.Options {
 	return stetwatermill.Options{
-		Operation: stetwatermill.UUID, DeadLetter: stetwatermill.PoisonQueue(f.pubsub, "dead"),
-		Backoff: func(int) time.Duration { return 0 }, ErrorLog: slog.New(slog.NewTextHandler(&f.log, nil)),
+		Options: stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID, Backoff: func(int) time.Duration { return 0 },
+			ErrorLog: slog.New(slog.NewTextHandler(&f.log, nil))},
+		DeadLetter: stetwatermill.PoisonQueue(f.pubsub, "dead"),
 	}
 }
 
@@ -469,6 +470,7 @@ func TestWrongOptionsAreErrors(t *testing.T) {
 	f := newFixture(t)
 	for name, change := range map[string]func(*stetwatermill.Options){
 		"Operation":   func(o *stetwatermill.Options) { o.Operation = nil },
+		"Concurrency": func(o *stetwatermill.Options) { o.Concurrency = 4 },
 		"DeadLetter":  func(o *stetwatermill.Options) { o.DeadLetter = stetwatermill.PoisonQueue(f.pubsub, "") },
 		"PoisonQueue": func(o *stetwatermill.Options) { o.DeadLetter = stetwatermill.PoisonQueue(nil, "dead") },
 	} {

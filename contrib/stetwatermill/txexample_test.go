@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/contrib/stetwatermill"
+	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -48,7 +49,7 @@ func ExampleHandleTx() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	options := stetwatermill.Options{Operation: stetwatermill.UUID, DeadLetter: stetwatermill.PoisonQueue(pubsub, "orders.poison")}
+	options := stetwatermill.Options{Options: stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID}, DeadLetter: stetwatermill.PoisonQueue(pubsub, "orders.poison")}
 	bill, err := stetwatermill.HandleTx(te, options, func(m *message.Message, tx *sql.Tx) ([]*message.Message, error) {
 		if _, err := tx.ExecContext(m.Context(), "INSERT INTO bills VALUES (?)", m.UUID); err != nil {
 			return nil, err

@@ -24,13 +24,12 @@ import (
 func alone(t testing.TB, e *stet.Engine, change func(*stetwatermill.Options)) message.HandlerMiddleware {
 	t.Helper()
 	o := stetwatermill.Options{
-		Operation: func(m *message.Message) (stet.Op, error) {
+		Options: stetmsg.Options[*message.Message]{Operation: func(m *message.Message) (stet.Op, error) {
 			op, err := stetwatermill.UUID(m)
 			op.Scope = "test"
 			return op, err
-		},
+		}, ErrorLog: quiet},
 		DeadLetter: func(context.Context, *message.Message, stetmsg.Decision) error { return nil },
-		ErrorLog:   quiet,
 	}
 	change(&o)
 	m, err := stetwatermill.Middleware(e, o)
