@@ -55,9 +55,6 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 		return
 	}
 	class := st.Op.Class
-	if st.Name == "" && r.o.Class != nil {
-		class = r.o.Class(st.Record)
-	}
 	policy, ok := r.engine.Policy(class)
 	if !ok {
 		p.fail(ctx, st, fmt.Errorf("there is no class %q among Options.Classes", class))

@@ -70,13 +70,9 @@ type Options struct {
 	// References longer than store.MaxLabel are cut, and not found. Default: verifiers are
 	// called for records with a key only.
 	ByRef bool
-	// Select, if set, selects the records to resolve. Default: all.
+	// Select, if set, selects the records to resolve, for example those of one scope: compare
+	// Record.Scope with store.DigestScope. Default: all.
 	Select func(stet.Status) bool
-	// Class returns the policy of a record without a class, of an operation that was not
-	// accepted. Default: that of its Label.
-	Class func(store.Record) string
-	// Scope, unless zero, restricts a pass to the scope with this store.DigestScope.
-	Scope store.ID
 	// OlderThan leaves out records that were claimed less than this ago. Default 0.
 	OlderThan time.Duration
 	// UnknownOnly leaves expired runs that are not yet marked unknown to the store's sweep.
@@ -103,8 +99,6 @@ type Options struct {
 	// result; calls are concurrent. A decision for which it returns an error is not
 	// carried out.
 	Audit func(context.Context, Entry) error
-	// Progress, if set, is called after each page of records.
-	Progress func(Report)
 	// ErrorLog receives errors, never a key. Default slog.Default().
 	ErrorLog *slog.Logger
 }
@@ -209,7 +203,7 @@ type pass struct {
 
 // browse resolves the records of a state, page by page.
 func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Duration) error {
-	q := store.Query{Scope: p.r.o.Scope, States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
+	q := store.Query{States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
 	for tries := 0; ; {
 		page, err := p.r.store.Browse(ctx, q)
 		if cause := context.Cause(ctx); cause != nil {
@@ -226,9 +220,6 @@ func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Durati
 		p.page(ctx, page.Records)
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
-		}
-		if p.r.o.Progress != nil {
-			p.r.o.Progress(p.report) // nothing else runs between pages
 		}
 		if q.After = page.Next; q.After == "" {
 			return nil

@@ -257,7 +257,7 @@ func TestPolicyStaleResolvesUnknownRecords(t *testing.T) {
 				named, err := b.engine.Begin(ctx, op)
 				must(t, err)
 				must(t, named.MarkUnknown(ctx))
-				b.pass(reconcile.Options{ByRef: byRef, Class: func(store.Record) string { return class }})
+				b.pass(reconcile.Options{ByRef: byRef})
 				b.is(direct, want.sync)
 				b.is(named.ID(), want.named)
 				b.is(accepted, want.accepted)
@@ -408,7 +408,7 @@ func TestPassReadsOnlySelectedRecords(t *testing.T) {
 			want int
 		}{
 			"all":          {reconcile.Options{}, 3},
-			"scope":        {reconcile.Options{Scope: store.DigestScope("", "shop")}, 2},
+			"scope":        {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.Scope == store.DigestScope("", "shop") }}, 2},
 			"older":        {reconcile.Options{OlderThan: time.Minute}, 2},
 			"unknown only": {reconcile.Options{UnknownOnly: true}, 3},
 			"select":       {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
@@ -473,9 +473,19 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		id := b.unknown("a", "")
-		if got := b.pass(reconcile.Options{Class: func(store.Record) string { return "nowhere" }}); got.Errors != 1 {
-			t.Errorf("%+v", got)
+	})
+}
+
+func TestRecordOfAnUnknownClassIsLeftUnchanged(t *testing.T) {
+	inMemory(t, stet.Options{Classes: map[string]stet.Policy{"old": {}}}, func(t *testing.T, b *bench) {
+		id := b.unknown("a", "old")
+		next, err := stet.New(b.store, stet.Options{SweepEvery: -1})
+		must(t, err)
+		defer next.Close()
+		r, err := reconcile.New(next, reconcile.Options{})
+		must(t, err)
+		if got, err := r.Pass(ctx); err != nil || got.Errors != 1 {
+			t.Errorf("%+v, %v", got, err)
 		}
 		b.is(id, store.Unknown)
 	})

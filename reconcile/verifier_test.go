@@ -30,7 +30,6 @@ func TestPanicLeavesTheRecordAndIsReported(t *testing.T) {
 	for name, o := range map[string]reconcile.Options{
 		"Verify": {Verify: func(context.Context, stet.Status) (stet.Resolution, error) { boom(); return stet.CannotKnow(), nil }},
 		"Select": {Select: func(stet.Status) bool { boom(); return true }},
-		"Class":  {Class: func(store.Record) string { boom(); return "" }},
 		"Audit":  {Audit: func(context.Context, reconcile.Entry) error { boom(); return nil }},
 	} {
 		inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {

@@ -42,17 +42,21 @@ type Source struct {
 	Ordered    bool // the broker must keep an order
 }
 
-// Options configure the handling of messages. All but Headers, Backoff, Await and Observe
-// are required.
+// Reading states how a message becomes an operation. All but Headers are required.
+type Reading struct {
+	Class   string
+	Scope   string
+	ID      string // "header:NAME", "cloudevents", "digest", or "" for the broker's own
+	MaxBody int64
+	Headers []string // that are passed on
+}
+
+// Options configure the handling of messages. All but Backoff, Await and Observe are required.
 type Options struct {
+	Reading
 	Engine      *stet.Engine
-	Class       string
-	Scope       string
-	ID          string // "header:NAME", "cloudevents", "digest", or "" for the broker's own
-	MaxBody     int64
 	Concurrency int
 	MaxAttempts int
-	Headers     []string // that are passed on
 	Backoff     func(n int) time.Duration
 	Await       func(context.Context) error
 	Observe     func(context.Context, stetmsg.Decision)
@@ -63,7 +67,7 @@ type Options struct {
 // Message is the argument of a handler.
 type Message struct {
 	// Header has Content-Type, if it is known, the attributes of a CloudEvent, and
-	// Options.Headers.
+	// Reading.Headers.
 	Header http.Header
 	Body   []byte
 }
@@ -156,7 +160,7 @@ func (s Source) Run(ctx context.Context, o Options) error {
 	return k.run(ctx, s, o)
 }
 
-// CheckID validates Options.ID.
+// CheckID validates Reading.ID.
 func CheckID(id string) error {
 	switch name, header := strings.CutPrefix(id, "header:"); {
 	case id == "", id == "cloudevents", id == "digest", header && name != "":
@@ -165,8 +169,8 @@ func CheckID(id string) error {
 	return fmt.Errorf("%q is none of header:NAME, cloudevents and digest", id)
 }
 
-// identity is that of Options.ID.
-func (o Options) identity() stetmsg.Identity {
+// identity is that of ID.
+func (o Reading) identity() stetmsg.Identity {
 	switch o.ID {
 	case "cloudevents":
 		return cloudevents.Identity(o.Scope)
@@ -177,7 +181,7 @@ func (o Options) identity() stetmsg.Identity {
 }
 
 // operation returns the operation of a message, or an error if the message cannot be passed on unchanged.
-func (o Options) operation(e stetmsg.Envelope) (op stet.Op, err error) {
+func (o Reading) operation(e stetmsg.Envelope) (op stet.Op, err error) {
 	if int64(len(e.Body)) > o.MaxBody {
 		return op, fmt.Errorf("the message has %d bytes; max_body is %d", len(e.Body), o.MaxBody)
 	}
@@ -202,7 +206,7 @@ func sendable(v string) error {
 }
 
 // message converts a message for the handler.
-func (o Options) message(e stetmsg.Envelope) (m Message, err error) {
+func (o Reading) message(e stetmsg.Envelope) (m Message, err error) {
 	ev, ok, err := cloudevents.Read(e)
 	switch t, _, _ := mime.ParseMediaType(e.ContentType); {
 	case t == cloudevents.BatchMediaType && o.ID != "cloudevents":

@@ -46,8 +46,8 @@ func (c *consumer) run(ctx context.Context) error {
 	c.log.Info("proxy: messages are received", slog.String("from", redact(c.From)), slog.String("post", c.Post))
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
-		Engine: c.engine, Class: c.Name, Scope: cmp.Or(c.Scope, c.Name), ID: c.ID, Headers: c.Headers,
-		MaxBody: int64(cmp.Or(c.MaxBody, defaultMaxBody)), Concurrency: cmp.Or(c.Concurrency, stetmsg.DefaultConcurrency),
+		Reading: intake.Reading{Class: c.Name, Scope: cmp.Or(c.Scope, c.Name), ID: c.ID, Headers: c.Headers, MaxBody: int64(cmp.Or(c.MaxBody, defaultMaxBody))},
+		Engine:  c.engine, Concurrency: cmp.Or(c.Concurrency, stetmsg.DefaultConcurrency),
 		MaxAttempts: cmp.Or(c.MaxAttempts, stetmsg.DefaultMaxAttempts),
 		Backoff:     func(n int) time.Duration { return timer.Backoff(n, first, longest) },
 		Await:       c.availability.await, Observe: c.observe, Log: c.log, Handle: c.handle,
