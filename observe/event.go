@@ -74,6 +74,15 @@ type Observer interface {
 	Observe(ctx context.Context, ev Event)
 }
 
+// Join returns an observer that passes each event to all of observers, in this order.
+func Join(observers ...Observer) Observer {
+	return Func(func(ctx context.Context, ev Event) {
+		for _, o := range observers {
+			o.Observe(ctx, ev)
+		}
+	})
+}
+
 // Func makes an Observer of a function.
 type Func func(ctx context.Context, ev Event)
 

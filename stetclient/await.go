@@ -19,13 +19,14 @@ import (
 const (
 	// DefaultEvery is AwaitOptions.Every when that is 0.
 	DefaultEvery = time.Second
-	// DefaultUnreachable is AwaitOptions.Unreachable when that is 0.
-	DefaultUnreachable = 2 * time.Minute
+
+	// unreachable is how long the status resource may fail, or not respond.
+	unreachable = 2 * time.Minute
 
 	maxEvery    = 30 * time.Second // the longest pause without Retry-After
 	longestWait = 20               // seconds, of Prefer: wait
 
-	longest = 30 * 24 * time.Hour // of AwaitOptions' times
+	longest = 30 * 24 * time.Hour // AwaitOptions.Every
 )
 
 // AwaitOptions configure Await. The zero value is usable.
@@ -38,10 +39,6 @@ type AwaitOptions struct {
 	// Without Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most 30
 	// days.
 	Every time.Duration
-	// Unreachable is how long the status resource may fail, or not respond, before Await
-	// returns an error; the last request can take 20 s more. Default DefaultUnreachable;
-	// at most 30 days.
-	Unreachable time.Duration
 	// MaxResult limits the size of a response, in bytes. Default DefaultMaxResponse.
 	MaxResult int
 	// Progress, if set, is called with each status document of an operation that is still
@@ -70,7 +67,8 @@ type Awaited struct {
 // The status resource is one of stet (see docs/problems.md), or it responds with 202 while
 // the operation is in progress, and then with the outcome. Redirects are not followed.
 //
-// Await ends with ctx: give it a deadline. The error is then an *Error with "may have
+// If the status resource fails, or does not respond, for 2 minutes, Await returns an error; the
+// last request can take 20 s more. Await ends with ctx: give it a deadline. The error is then an *Error with "may have
 // executed", and Await can be called again with the same response. If the service does not
 // know the operation, or refuses access, the error has ReasonFinal and "may have executed".
 // If the outcome was discarded, it has stet.Executed. client sends the requests; nil is
@@ -79,10 +77,10 @@ func Await(ctx context.Context, client *http.Client, res *http.Response, o Await
 	if res == nil || res.Request == nil || res.Request.URL == nil {
 		return nil, misuse.Errorf("stetclient: Await needs a response with its Request")
 	}
-	if min(o.Every, o.Unreachable) < 0 || max(o.Every, o.Unreachable) > longest || o.MaxResult < 0 {
-		return nil, misuse.Errorf("stetclient: AwaitOptions.Every (%v), Unreachable (%v) and MaxResult (%d) must not be negative, nor the times longer than %v", o.Every, o.Unreachable, o.MaxResult, longest)
+	if o.Every < 0 || o.Every > longest || o.MaxResult < 0 {
+		return nil, misuse.Errorf("stetclient: AwaitOptions.Every (%v) and MaxResult (%d) must not be negative, nor Every longer than %v", o.Every, o.MaxResult, longest)
 	}
-	o.Every, o.Unreachable = cmp.Or(o.Every, DefaultEvery), cmp.Or(o.Unreachable, DefaultUnreachable)
+	o.Every = cmp.Or(o.Every, DefaultEvery)
 	o.MaxResult = cmp.Or(o.MaxResult, DefaultMaxResponse)
 	if client == nil {
 		client = http.DefaultClient
@@ -168,18 +166,18 @@ func (a *awaiting) wait(at *url.URL, after time.Duration) (*Awaited, error) {
 		if got, after, err = a.ask(at); got != nil || err != nil {
 			return got, err
 		}
-		if context.Cause(a.ctx) == nil && time.Since(a.failing) > a.o.Unreachable {
+		if context.Cause(a.ctx) == nil && time.Since(a.failing) > unreachable {
 			return nil, a.gaveUp(ReasonTime, a.fault)
 		}
 		if a.fault != nil {
-			after = min(after, a.o.Unreachable)
+			after = min(after, unreachable)
 		}
 	}
 }
 
 // ask sends one request. Without an outcome it returns the wait that the service asks for.
 func (a *awaiting) ask(at *url.URL) (got *Awaited, after time.Duration, err error) {
-	ctx, cancel := context.WithTimeoutCause(a.ctx, a.o.Unreachable+longestWait*time.Second, errSilent)
+	ctx, cancel := context.WithTimeoutCause(a.ctx, unreachable+longestWait*time.Second, errSilent)
 	defer cancel()
 	req, err := a.request(ctx, at)
 	if err != nil {

@@ -210,7 +210,7 @@ func TestAwaitRefusesBadArguments(t *testing.T) {
 		_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
 		wantError(t, err, stetclient.ReasonFinal, stet.MayHaveExecuted)
 	}
-	for _, o := range []stetclient.AwaitOptions{{Every: -1}, {Unreachable: -1}, {MaxResult: -1}} {
+	for _, o := range []stetclient.AwaitOptions{{Every: -1}, {MaxResult: -1}} {
 		if _, err := stetclient.Await(t.Context(), client, accepted(t, client), o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%+v: %v", o, err)
 		}

@@ -68,7 +68,7 @@ type DispatcherOptions struct {
 	Poll time.Duration
 	// Names are the names of the operations that the queue gets. Leave out names that its
 	// consumers have no handlers for. Default: all; for a Worker without a Queue, the names of
-	// its handlers.
+	// its handlers, and Run then logs waiting operations without one.
 	Names []string
 	// ErrorLog receives errors. Default slog.Default().
 	ErrorLog *slog.Logger

@@ -199,11 +199,12 @@ func (w *Worker) recover(ctx context.Context) {
 }
 
 // findStrays logs the names of the oldest waiting operations that have no handler here:
-// another process may have one, or the name is a mistake. said has the time of the last log
+// another process may have one, or the name is a mistake. If Dispatch.Names are set, other names
+// are not for this worker. said has the time of the last log
 // line of a name.
 func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
 	b, ok := store.As[store.Browser](w.engine.Store())
-	if !ok || w.o.Queue != nil || w.o.NoStrays {
+	if !ok || w.o.Queue != nil || len(w.o.Dispatch.Names) > 0 {
 		return
 	}
 	page, err := b.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: strayAfter})

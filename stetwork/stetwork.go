@@ -110,8 +110,6 @@ type Options struct {
 	// handlers for. The store must be a store.Browser. Default DefaultRecoverEvery; negative:
 	// never.
 	RecoverEvery time.Duration
-	// NoStrays stops Run from logging waiting operations without a handler here.
-	NoStrays bool
 	// Drain is how long Run waits for handlers after its context has ended, before it ends
 	// their contexts. Default DefaultDrain; negative: no wait.
 	Drain time.Duration

@@ -126,7 +126,7 @@ func serveWatermill(engine *stet.Engine) (target, error) {
 	})
 	if engine != nil {
 		guard, err := stetwatermill.Middleware(engine, stetwatermill.Options{
-			Operation:  stetwatermill.UUID,
+			Options:    stetmsg.Options[*message.Message]{Operation: stetwatermill.UUID},
 			DeadLetter: func(_ context.Context, _ *message.Message, why stetmsg.Decision) error { return why.Err },
 		})
 		if err != nil {

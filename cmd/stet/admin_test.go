@@ -41,7 +41,7 @@ func serveAdmin(t *testing.T, d *shop) *remote {
 		t.Fatal(err)
 	}
 	r := &remote{}
-	h, err := dashboard.New(engine, dashboard.Options{Token: adminToken, Audit: slog.NewJSONHandler(&r.audit, nil)})
+	h, err := dashboard.New(engine, dashboard.Options{Tokens: []dashboard.Token{{Name: dashboard.DefaultTokenName, Secret: adminToken, Change: true}}, Audit: slog.NewJSONHandler(&r.audit, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

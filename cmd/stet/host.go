@@ -98,16 +98,17 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	logged := stetlog.New(stetlog.Options{Logger: h.log})
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: observe.Func(func(ctx context.Context, ev observe.Event) {
-		if ev.Kind != observe.Unsent { // the proxy itself logs these, a line for each target
-			logged.Observe(ctx, ev)
-		}
-	})})
+	metrics, err := stetmetrics.New(registry)
 	if err != nil {
 		return nil, err
 	}
 	h.later(scanMetrics(ctx, metrics, h.store))
-	o := proxy.Options{Observer: metrics, ErrorLog: h.log, Store: h.store.place, Parts: h.parts}
+	observer := observe.Join(metrics, observe.Func(func(ctx context.Context, ev observe.Event) {
+		if ev.Kind != observe.Unsent { // the proxy itself logs these, a line for each target
+			logged.Observe(ctx, ev)
+		}
+	}))
+	o := proxy.Options{Observer: observer, ErrorLog: h.log, Store: h.store.place, Parts: h.parts}
 	if h.traces, err = startTraces(ctx, &o); err != nil {
 		return nil, err
 	}

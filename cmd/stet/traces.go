@@ -17,6 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/observe/stettrace"
 )
 
@@ -51,8 +52,8 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 		return nil, err
 	}
 	t := &traces{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}
-	tracer := stettrace.New(stettrace.Options{Provider: t.provider, Next: o.Observer})
-	o.Observer, o.Around = tracer, tracer.Middleware
+	tracer := stettrace.New(stettrace.Options{Provider: t.provider})
+	o.Observer, o.Around = observe.Join(tracer, o.Observer), tracer.Middleware
 	o.Propagate = func(ctx context.Context, h http.Header) {
 		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
 	}

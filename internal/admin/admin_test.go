@@ -48,7 +48,7 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 		}
 		now = now.Add(time.Hour)
 	}
-	h, err := dashboard.New(engine, dashboard.Options{Token: token, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
+	h, err := dashboard.New(engine, dashboard.Options{Tokens: []dashboard.Token{{Name: dashboard.DefaultTokenName, Secret: token, Change: true}}, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func at(t *testing.T, store store.Store, remote bool) admin.API {
 	if !remote {
 		return &admin.Local{Engine: engine, HTTP: responses, Audit: func(context.Context, admin.Entry) error { return nil }}
 	}
-	h, err := dashboard.New(engine, dashboard.Options{Token: token, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
+	h, err := dashboard.New(engine, dashboard.Options{Tokens: []dashboard.Token{{Name: dashboard.DefaultTokenName, Secret: token, Change: true}}, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

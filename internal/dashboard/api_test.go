@@ -138,7 +138,7 @@ func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
 	for name, store := range map[string]store.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
 		engine := stettest.Engine(t, store, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k2", Secret: bytes.Repeat([]byte{8}, 32)}}}})
 		var err error
-		if f.handler, err = dashboard.New(engine, dashboard.Options{Token: token}); err != nil {
+		if f.handler, err = dashboard.New(engine, dashboard.Options{Tokens: admins(token)}); err != nil {
 			t.Fatal(err)
 		}
 		if a := f.ask("GET", f.path("completed")+"?result=true", ""); a.status != 500 || a.problem() != "result-unreadable" || !strings.Contains(a.body, "encrypted") || strings.Contains(a.body, "secret") {
@@ -381,7 +381,7 @@ func TestStoreThatDoesNotAnswerIs503AndNamesNoHost(t *testing.T) {
 	engine := stettest.Engine(t, broken{f.store}, stet.Options{SweepEvery: -1})
 	f.engine = engine
 	var err error
-	if f.handler, err = dashboard.New(engine, dashboard.Options{Token: token, ErrorLog: slog.New(slog.DiscardHandler)}); err != nil {
+	if f.handler, err = dashboard.New(engine, dashboard.Options{Tokens: admins(token), ErrorLog: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []answer{f.ask("GET", f.path("unknown"), ""), f.change("unknown", "release", admin.Change{})} {

@@ -1,7 +1,7 @@
 // Package dashboard is for operators: a page and an API that show the operations in an
 // engine's store, and resolve those whose outcome is unknown.
 //
-//	h, err := dashboard.New(engine, dashboard.Options{Token: os.Getenv("STET_ADMIN_TOKEN")})
+//	h, err := dashboard.New(engine, dashboard.Options{Tokens: tokens})
 //	…
 //	mux.Handle("/stet/", http.StripPrefix("/stet", h))
 //
@@ -12,8 +12,7 @@
 //
 // With Options.Tokens, a request with a token may look at records; a token with Change
 // may also see results and make changes. Requests without a token are refused.
-// Options.Authenticate is for services with logins of their own. With Options.Loopback
-// instead, every request from the same host may look at records, but not see results or
+// With Options.Loopback instead, every request from the same host may look at records, but not see results or
 // make changes, because every user and program of a host can reach its loopback
 // interface.
 //
@@ -25,7 +24,7 @@
 //
 // Every change is written to Options.Audit before and after it is made: who, when, why, the old
 // and the new state. Each display of a stored result is written before. The actor is the name of
-// the token, or the result of Authenticate; the name in the request is written as a claim. If
+// the token; the name in the request is written as a claim. If
 // the audit fails, nothing is done. Keys, scopes and bodies are never in the audit or in URLs,
 // and therefore not in access logs.
 package dashboard
@@ -45,19 +44,14 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// MinToken is the least length of Options.Token, in bytes.
+// MinToken is the least length of a token, in bytes.
 const MinToken = 16
 
-// Options configure the handler. Tokens, Authenticate or Loopback is required.
+// Options configure the handler. Tokens or Loopback is required.
 type Options struct {
 	// Tokens are bearer tokens; a request must have one of them.
 	Tokens []Token
-	// Token is one more token, named DefaultTokenName, with all rights.
-	Token string
-	// Authenticate, in place of tokens, returns the name of who sends a request, for the
-	// audit, and whether the request is allowed, with all rights.
-	Authenticate func(r *http.Request) (who string, ok bool)
-	// Loopback, in place of both, lets every request of this host look at records, for a
+	// Loopback, in place of tokens, lets every request of this host look at records, for a
 	// listener of the loopback interface. Other requests are refused.
 	Loopback bool
 
@@ -79,11 +73,10 @@ type Options struct {
 
 // handler serves page and API.
 type handler struct {
-	o      Options
-	tokens []Token
-	mux    *http.ServeMux
-	admin  *admin.Local
-	csrf   *http.CrossOriginProtection
+	o     Options
+	mux   *http.ServeMux
+	admin *admin.Local
+	csrf  *http.CrossOriginProtection
 }
 
 // New returns the handler for operators. The caller closes the engine and its store.
@@ -98,7 +91,7 @@ func New(e *stet.Engine, o Options) (http.Handler, error) {
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	h := &handler{o: o, tokens: o.tokens(), mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
+	h := &handler{o: o, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
 	h.admin = &admin.Local{Engine: e, Place: o.Store, Audit: h.audit, HTTP: admin.HTTP{Outcome: stethttp.Outcome, Response: stethttp.StoredResponse}}
 	h.routes()
 	return h, nil
@@ -107,16 +100,10 @@ func New(e *stet.Engine, o Options) (http.Handler, error) {
 func (o *Options) check(e *stet.Engine) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	ways := 0
-	for _, way := range []bool{len(o.tokens()) > 0, o.Authenticate != nil, o.Loopback} {
-		if way {
-			ways++
-		}
+	if (len(o.Tokens) > 0) == o.Loopback {
+		bad("one of Options.Tokens and Loopback is required, and not both")
 	}
-	if ways != 1 {
-		bad("one of Options.Tokens (or Token), Authenticate and Loopback is required, and not %d of them", ways)
-	}
-	if err := CheckTokens(o.tokens()); err != nil {
+	if err := CheckTokens(o.Tokens); err != nil {
 		bad("Options.Tokens: %w", err)
 	}
 	if store.Digest(o.Namespace, "scope", "key") != e.ID("scope", "key") {

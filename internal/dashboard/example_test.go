@@ -20,8 +20,8 @@ func ExampleNew() {
 	}
 	defer engine.Close()
 	h, err := dashboard.New(engine, dashboard.Options{
-		Token: "read-it-from-the-environment",      // os.Getenv("STET_ADMIN_TOKEN")
-		Audit: slog.NewJSONHandler(os.Stderr, nil), // or a file
+		Tokens: []dashboard.Token{{Name: "ada", Secret: "read-it-from-the-environment", Change: true}},
+		Audit:  slog.NewJSONHandler(os.Stderr, nil), // or a file
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -109,8 +109,8 @@ func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 	f.claim("unknown", time.Minute, false)
 	f.now = f.now.Add(2 * time.Minute)
 	f.claim("unknown", time.Minute, false) // marks it unknown
-	if o.Token == "" && o.Authenticate == nil && !o.Loopback {
-		o.Token = token
+	if len(o.Tokens) == 0 && !o.Loopback {
+		o.Tokens = admins(token)
 	}
 	if o.Audit == nil {
 		o.Audit = slog.NewJSONHandler(f.audit, nil)
@@ -120,6 +120,11 @@ func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// admins is one token with all rights.
+func admins(secret string) []dashboard.Token {
+	return []dashboard.Token{{Name: dashboard.DefaultTokenName, Secret: secret, Change: true}}
 }
 
 func op(key string) stet.Op {

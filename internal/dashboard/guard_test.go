@@ -51,7 +51,7 @@ func TestAbsentWrongAndFormerTokensAre401(t *testing.T) {
 }
 
 func TestPagesOfOtherSitesAreRefused(t *testing.T) {
-	for name, o := range map[string]dashboard.Options{"token": {}, "loopback": {Loopback: true}, "login": {Authenticate: func(*http.Request) (string, bool) { return "ada", true }}} {
+	for name, o := range map[string]dashboard.Options{"token": {}, "loopback": {Loopback: true}} {
 		f := open(t, o, stet.Options{})
 		for _, header := range [][]string{
 			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "http://127.0.0.1:9091"}, {"Origin", "null"},
@@ -124,45 +124,25 @@ func TestWithoutATokenOnlyThisHostIsAnswered(t *testing.T) {
 	}
 }
 
-func TestAuthenticateDecidesAndNamesTheActor(t *testing.T) {
-	login := func(r *http.Request) (string, bool) { name := r.Header.Get("X-User"); return name, name != "eve" }
-	f := open(t, dashboard.Options{Authenticate: login}, stet.Options{})
-	for _, who := range []string{"", "eve"} {
-		if a := f.ask("GET", "/v1/operations", "", "X-User", who); a.status != 403 || a.problem() != "not-allowed" {
-			t.Errorf("%q: %d %s", who, a.status, a.body)
-		}
-	}
-	if a := f.change("unknown", "release", admin.Change{Actor: "eve"}, "X-User", "grace"); a.status != 200 {
-		t.Fatalf("got %d %s; want a.status == 200", a.status, a.body)
-	}
-	for _, e := range f.audit.entries(t) {
-		if e.Who != "grace" {
-			t.Errorf("the audit names %s", e.Who)
-		}
-	}
-}
-
 func TestNewRefusesUnsafeOptionsAndThoseOfAnotherEngine(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2", Classes: map[string]stet.Policy{"payments": {}}, SweepEvery: -1})
-	login := func(*http.Request) (string, bool) { return "", false }
 	for want, o := range map[string]dashboard.Options{
 		"one of Options.Tokens":   {Namespace: "v2"},
-		"and not 2 of them":       {Namespace: "v2", Token: token, Loopback: true},
-		"not 2":                   {Namespace: "v2", Token: token, Authenticate: login},
-		"at least 16":             {Namespace: "v2", Token: "fifteen-visible"},
-		"visible ASCII":           {Namespace: "v2", Token: "a token with spaces in it"},
-		"not the engine's":        {Token: token},
-		`has "refunds", which is`: {Namespace: "v2", Token: token, Classes: []string{"payments", "refunds"}},
-		"token\": 5 bytes; ":      {Namespace: "v2", Token: "short"},
+		"and not both":            {Namespace: "v2", Tokens: admins(token), Loopback: true},
+		"at least 16":             {Namespace: "v2", Tokens: admins("fifteen-visible")},
+		"visible ASCII":           {Namespace: "v2", Tokens: admins("a token with spaces in it")},
+		"not the engine's":        {Tokens: admins(token)},
+		`has "refunds", which is`: {Namespace: "v2", Tokens: admins(token), Classes: []string{"payments", "refunds"}},
+		"token\": 5 bytes; ":      {Namespace: "v2", Tokens: admins("short")},
 	} {
 		if _, err := dashboard.New(engine, o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "fifteen") || strings.Contains(err.Error(), "spaces in it") {
 			t.Errorf("%q is missing from %v", want, err)
 		}
 	}
-	if _, err := dashboard.New(nil, dashboard.Options{Token: token}); err == nil {
+	if _, err := dashboard.New(nil, dashboard.Options{Tokens: admins(token)}); err == nil {
 		t.Error("no engine, and no error")
 	}
-	for _, o := range []dashboard.Options{{Namespace: "v2", Loopback: true}, {Namespace: "v2", Token: token, Classes: []string{"payments"}}, {Namespace: "v2", Authenticate: login}} {
+	for _, o := range []dashboard.Options{{Namespace: "v2", Loopback: true}, {Namespace: "v2", Tokens: admins(token), Classes: []string{"payments"}}} {
 		if _, err := dashboard.New(engine, o); err != nil {
 			t.Error(err)
 		}

@@ -29,16 +29,8 @@ func (t Token) String() string { return fmt.Sprintf("token %q (secret not shown)
 // GoString is String.
 func (t Token) GoString() string { return t.String() }
 
-// DefaultTokenName is the name of Options.Token in the audit.
+// DefaultTokenName is the name of a token without one in the audit.
 const DefaultTokenName = "the admin token"
-
-// tokens are all that there are.
-func (o *Options) tokens() []Token {
-	if o.Token == "" {
-		return o.Tokens
-	}
-	return append([]Token{{DefaultTokenName, o.Token, true}}, o.Tokens...)
-}
 
 // CheckTokens returns why tokens cannot be Options.Tokens, or nil. No secret is in the
 // error.
@@ -63,7 +55,7 @@ func CheckTokens(tokens []Token) error {
 	return errors.Join(errs...)
 }
 
-// CheckToken returns why a token cannot be Options.Token, or nil. The token is not in
+// CheckToken returns why the secret of a token is refused, or nil. The token is not in
 // the error.
 func CheckToken(token string) error {
 	if len(token) < MinToken {

@@ -269,12 +269,14 @@ func (w *world) async(method string) string {
 	return ask(a.Accept(workName, func(http.ResponseWriter, *http.Request) (stet.Work, bool) { return stet.Work{}, true }), method, "/op", body)
 }
 
+const operatorToken = "token-of-an-operator"
+
 // operator asks the dashboard for the record with its result.
 func (w *world) operator() string {
-	h := must(dashboard.New(w.engine, dashboard.Options{Authenticate: func(*http.Request) (string, bool) { return "ops", true },
+	h := must(dashboard.New(w.engine, dashboard.Options{Tokens: []dashboard.Token{{Name: "ops", Secret: operatorToken, Change: true}},
 		Audit: slog.NewTextHandler(discard{}, nil), ErrorLog: quiet}))
 	r := httptest.NewRequest("GET", "/v1/operations/"+w.engine.ID(scope, key).String()+"?result=true", nil)
-	r.RemoteAddr, r.Host = "127.0.0.1:5000", "127.0.0.1:9090"
+	r.Header.Set("Authorization", "Bearer "+operatorToken)
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, r)
 	return response(rec, "")

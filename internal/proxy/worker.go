@@ -38,13 +38,13 @@ func (w *worker) repeatable() bool {
 func (w *worker) run(ctx context.Context) error {
 	policy, _ := w.engine.Policy(w.delivery.route.class())
 	worker, err := stetwork.New(w.engine, stetwork.Options{
-		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, ErrorLog: w.options.ErrorLog, NoStrays: true,
+		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, ErrorLog: w.options.ErrorLog,
 		Drain: policy.RunTimeout + time.Minute, // after a reload
 		Backoff: func(n int) time.Duration {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
 		Await:       w.availability.await,
-		Dispatch:    stetwork.DispatcherOptions{Again: dueAgain},
+		Dispatch:    stetwork.DispatcherOptions{Again: dueAgain, Names: []string{w.delivery.route.class()}},
 		CancelEvery: -1, // the response to a progress report says so
 	})
 	if err != nil {

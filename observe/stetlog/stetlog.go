@@ -21,8 +21,6 @@ import (
 type Options struct {
 	// Logger receives the lines. Default: the slog.Default() at the time of each event.
 	Logger *slog.Logger
-	// Next also receives all events. Default: no observer.
-	Next observe.Observer
 }
 
 // New returns an observer that logs. It is safe for concurrent use.
@@ -42,9 +40,6 @@ func (o *observer) Observe(ctx context.Context, ev observe.Event) {
 	}
 	if level := levelOf(ev); logger.Enabled(ctx, level) {
 		logger.LogAttrs(ctx, level, "stet: "+ev.Kind.String(), attributes(ev, level)...)
-	}
-	if o.o.Next != nil {
-		o.o.Next.Observe(ctx, ev)
 	}
 }
 

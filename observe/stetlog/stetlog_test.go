@@ -94,10 +94,8 @@ func TestDisabledLoggerDoesNotAllocate(t *testing.T) {
 func TestNoKeyScopeOrResultIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	next := 0
-	o := stetlog.New(stetlog.Options{
-		Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Next:   observe.Func(func(context.Context, observe.Event) { next++ }),
-	})
+	o := observe.Join(stetlog.New(stetlog.Options{Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))}),
+		observe.Func(func(context.Context, observe.Event) { next++ }))
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Observer: o, SweepEvery: -1})
 	op := stet.Op{Scope: "canary-scope", Key: "canary-key"}
 	for range 2 {

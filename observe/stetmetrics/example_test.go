@@ -13,7 +13,7 @@ import (
 
 func ExampleNew() {
 	registry := prometheus.NewRegistry()
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{})
+	metrics, err := stetmetrics.New(registry)
 	if err != nil {
 		panic(err)
 	}

@@ -1,6 +1,6 @@
 // Package stetmetrics counts what an engine does, for Prometheus.
 //
-//	metrics, err := stetmetrics.New(prometheus.DefaultRegisterer, stetmetrics.Options{})
+//	metrics, err := stetmetrics.New(prometheus.DefaultRegisterer)
 //	engine, err := stet.New(store, stet.Options{Observer: metrics})
 //
 // Labels are the names of events, states and classes, all of which the service
@@ -21,19 +21,9 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Options configure metrics. The zero value is usable.
-type Options struct {
-	// Next also receives all events. Default: no observer.
-	Next observe.Observer
-	// Buckets are the upper bounds of the histogram of runs, in seconds.
-	// Default: from 1 ms to 5 min.
-	Buckets []float64
-}
-
 // Metrics are the counters of one process. They are a observe.Observer, safe for
 // concurrent use, and meant for all engines of the process.
 type Metrics struct {
-	next   observe.Observer
 	events *prometheus.CounterVec
 	ended  *prometheus.CounterVec
 	runs   *prometheus.HistogramVec
@@ -49,10 +39,7 @@ type Metrics struct {
 
 // New registers the metrics. An error is that of the registerer: they are
 // registered already, for one.
-func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
-	if o.Buckets == nil {
-		o.Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
-	}
+func New(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stet", Name: name, Help: help}, labels)
 	}
@@ -60,11 +47,10 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stet", Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		next:   o.Next,
 		events: counter("events_total", "What happened to operations, by the name of the event.", "event", "class"),
 		ended:  counter("runs_ended_total", "Runs that have ended, by the state of their record.", "class", "state"),
 		runs: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stet", Name: "run_seconds",
-			Help: "How long runs took, from the claim to the durable outcome.", Buckets: o.Buckets}, []string{"class"}),
+			Help: "How long runs took, from the claim to the durable outcome.", Buckets: runBuckets}, []string{"class"}),
 		claims: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "stet", Name: "claim_seconds",
 			Help: "How long the store took to grant claims, tries included: what a first request waits for it.", Buckets: claimBuckets}),
 		swept: counter("swept_records_total", "What sweeps did: marked_unknown, expired, purged.", "what"),
@@ -83,6 +69,9 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 	}
 	return m, nil
 }
+
+// runBuckets are in seconds.
+var runBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
 // claimBuckets are in seconds, from what a store in memory takes to what the
 // engine waits for one by default.
@@ -109,9 +98,6 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 		if ev.Swept.More {
 			m.behind.Set(1)
 		}
-	}
-	if m.next != nil {
-		m.next.Observe(ctx, ev)
 	}
 }
 

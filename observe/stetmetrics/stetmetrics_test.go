@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,7 +33,7 @@ func nothing(context.Context) (int, error) { return 0, nil }
 func start(t *testing.T, store store.Store) (*stet.Engine, *stetmetrics.Metrics, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	m, err := stetmetrics.New(reg, stetmetrics.Options{})
+	m, err := stetmetrics.New(reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,25 +165,12 @@ stet_scans_total{result="failed"} 2
 	})
 }
 
-func TestEventsArePassedOn(t *testing.T) {
-	var got []observe.Kind
-	next := observe.Func(func(_ context.Context, ev observe.Event) { got = append(got, ev.Kind) })
-	m, err := stetmetrics.New(prometheus.NewRegistry(), stetmetrics.Options{Next: next})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Observe(t.Context(), observe.Event{Kind: observe.Fenced})
-	if !slices.Equal(got, []observe.Kind{observe.Fenced}) {
-		t.Error(got)
-	}
-}
-
 func TestRegisteringTwiceIsAnError(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	if _, err := stetmetrics.New(reg, stetmetrics.Options{}); err != nil {
+	if _, err := stetmetrics.New(reg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stetmetrics.New(reg, stetmetrics.Options{}); err == nil {
+	if _, err := stetmetrics.New(reg); err == nil {
 		t.Error("no error")
 	}
 }

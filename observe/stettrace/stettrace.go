@@ -59,15 +59,12 @@ const (
 type Options struct {
 	// Provider makes the spans. Default: otel's global one.
 	Provider trace.TracerProvider
-	// Next also receives all events. Default: no observer.
-	Next observe.Observer
 }
 
 // Tracer is a observe.Observer, and has the middleware that goes around stethttp's.
 // It is safe for concurrent use, and meant for all engines of a process.
 type Tracer struct {
 	tracer trace.Tracer
-	next   observe.Observer
 }
 
 // New returns a tracer.
@@ -75,16 +72,13 @@ func New(o Options) *Tracer {
 	if o.Provider == nil {
 		o.Provider = otel.GetTracerProvider()
 	}
-	return &Tracer{tracer: o.Provider.Tracer("github.com/stet-go/stet/observe/stettrace"), next: o.Next}
+	return &Tracer{tracer: o.Provider.Tracer("github.com/stet-go/stet/observe/stettrace")}
 }
 
 // Observe implements observe.Observer.
 func (t *Tracer) Observe(ctx context.Context, ev observe.Event) {
 	if c := callOf(ctx); c == nil || !c.observe(ev) {
 		trace.SpanFromContext(ctx).AddEvent(eventName(ev), trace.WithAttributes(attributes(ev)...))
-	}
-	if t.next != nil {
-		t.next.Observe(ctx, ev)
 	}
 }
 

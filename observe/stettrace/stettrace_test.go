@@ -59,8 +59,8 @@ func start(t *testing.T, store store.Store, policy stet.Policy, h http.HandlerFu
 	p := &process{t: t, recorder: tracetest.NewSpanRecorder()}
 	p.provider = sdk.NewTracerProvider(sdk.WithSpanProcessor(p.recorder), sdk.WithSyncer(&p.dump))
 	t.Cleanup(func() { _ = p.provider.Shutdown(context.Background()) })
-	p.tracer = stettrace.New(stettrace.Options{Provider: p.provider, Next: observe.Func(func(context.Context, observe.Event) { p.next.Add(1) })})
-	engine := stettest.Engine(t, store, stet.Options{Classes: map[string]stet.Policy{"payments": policy}, Observer: p.tracer, SweepEvery: -1})
+	p.tracer = stettrace.New(stettrace.Options{Provider: p.provider})
+	engine := stettest.Engine(t, store, stet.Options{Classes: map[string]stet.Policy{"payments": policy}, Observer: observe.Join(p.tracer, observe.Func(func(context.Context, observe.Event) { p.next.Add(1) })), SweepEvery: -1})
 	p.engine = engine
 	o := stethttp.Options{
 		Scope: func(*http.Request) (string, error) { return scope, nil },

@@ -28,8 +28,9 @@ import (
 const (
 	// DefaultMaxPending is Options.MaxPending when that is 0.
 	DefaultMaxPending = 100_000
-	// DefaultKeep is Options.Keep when that is 0.
-	DefaultKeep = 30 * 24 * time.Hour
+	// Keep is how long an intent is stored after its answer. Until then, calls with its
+	// name return that answer.
+	Keep = 30 * 24 * time.Hour
 
 	version    = 2   // of the table, in user_version
 	busy       = 2   // seconds that Open waits for another process to close the file
@@ -42,9 +43,6 @@ type Options struct {
 	// MaxPending bounds the intents without an answer; more are refused with
 	// stetclient.ErrJournalFull. Default DefaultMaxPending.
 	MaxPending int
-	// Keep is how long an intent is stored after its answer. Until then, calls with its
-	// name return that answer. Default DefaultKeep.
-	Keep time.Duration
 }
 
 // Journal is a stetclient.Journal in an SQLite file. It is safe for concurrent
@@ -88,10 +86,10 @@ func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if path == "" || path == ":memory:" || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
 		return nil, fmt.Errorf("journal: the path is %q; name a file on the local disk", path)
 	}
-	if o.MaxPending < 0 || o.Keep < 0 {
-		return nil, fmt.Errorf("journal: Options.MaxPending (%d) and Keep (%v) must not be negative", o.MaxPending, o.Keep)
+	if o.MaxPending < 0 {
+		return nil, fmt.Errorf("journal: Options.MaxPending is negative: %d", o.MaxPending)
 	}
-	o.MaxPending, o.Keep = cmp.Or(o.MaxPending, DefaultMaxPending), cmp.Or(o.Keep, DefaultKeep)
+	o.MaxPending = cmp.Or(o.MaxPending, DefaultMaxPending)
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -258,7 +256,7 @@ func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Ans
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `DELETE FROM stet_intents WHERE name IN
-			(SELECT name FROM stet_intents WHERE settled < ? ORDER BY settled LIMIT ?)`, a.At.Add(-j.o.Keep).UnixMicro(), purgeLimit)
+			(SELECT name FROM stet_intents WHERE settled < ? ORDER BY settled LIMIT ?)`, a.At.Add(-Keep).UnixMicro(), purgeLimit)
 		return err
 	})
 }

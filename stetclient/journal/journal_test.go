@@ -66,14 +66,14 @@ func TestJournalIsForOneProcessAndItsOwner(t *testing.T) {
 }
 
 func TestJournalRemovesOldAnswers(t *testing.T) {
-	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{Keep: time.Hour})
+	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	now := time.Now()
 	for i := range 3 {
 		in := stetclient.Intent{Name: fmt.Sprint(i), Key: fmt.Sprint("k", i), Method: "POST", URL: "http://service.test/", Created: now}
 		if _, _, err := j.Add(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Settle(t.Context(), in.Name, in.Key, stetclient.Answer{Status: 201, At: now.Add(time.Duration(i) * 2 * time.Hour)}); err != nil {
+		if err := j.Settle(t.Context(), in.Name, in.Key, stetclient.Answer{Status: 201, At: now.Add(time.Duration(i) * 2 * journal.Keep)}); err != nil {
 			t.Fatal(err)
 		}
 	}

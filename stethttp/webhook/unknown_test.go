@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/stettest"
@@ -17,7 +16,7 @@ import (
 // others (RFC 9110, section 15.6.4).
 func TestDeliveryThatMayHaveBeenHandledIsNo503(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy()})
-	h, err := webhook.New(engine, webhook.Options{Endpoint: "billing", Verifier: webhook.StandardWebhooks(standardSecret), Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)},
+	h, err := webhook.New(engine, webhook.Options{Endpoint: "billing", Verifier: webhook.StandardWebhooks(standardSecret), ErrorLog: slog.New(slog.DiscardHandler)},
 		func(ctx context.Context, _ webhook.Delivery) error {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 			return context.DeadlineExceeded // the charge was sent, and its answer did not come
@@ -29,7 +28,7 @@ func TestDeliveryThatMayHaveBeenHandledIsNo503(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "/hooks", nil)
 		r.Header = standardHeaders("msg_1", sent, "")
-		if h.ServeHTTP(w, r); w.Code != 504 || w.Header().Get("Retry-After") == "" {
+		if webhook.At(h, sent).ServeHTTP(w, r); w.Code != 504 || w.Header().Get("Retry-After") == "" {
 			t.Errorf("answered with %d and %v", w.Code, w.Header())
 		}
 	}

@@ -68,8 +68,6 @@ type Options struct {
 	Class string
 	// MaxBody is the greatest body in bytes. Default DefaultMaxBody.
 	MaxBody int64
-	// Clock tells how old a signature is. Default time.Now.
-	Clock func() time.Time
 	// ErrorLog gets what goes wrong, never a body or an ID. Default
 	// slog.Default().
 	ErrorLog *slog.Logger
@@ -111,8 +109,9 @@ func NewTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(context.Context
 }
 
 type handler struct {
-	o  Options
-	do func(context.Context, stet.Op, Delivery) error
+	o   Options
+	do  func(context.Context, stet.Op, Delivery) error
+	now func() time.Time // when signatures are checked
 }
 
 func newHandler(engine *stet.Engine, o Options, handles bool, do func(context.Context, stet.Op, Delivery) error) (http.Handler, error) {
@@ -146,13 +145,10 @@ func newHandler(engine *stet.Engine, o Options, handles bool, do func(context.Co
 	if o.MaxBody == 0 {
 		o.MaxBody = DefaultMaxBody
 	}
-	if o.Clock == nil {
-		o.Clock = time.Now
-	}
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	return &handler{o, do}, nil
+	return &handler{o, do, time.Now}, nil
 }
 
 // ServeHTTP implements http.Handler.
@@ -172,7 +168,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the body could not be read, or is too large", status)
 		return
 	}
-	id, content, err := h.o.Verifier.Verify(r.Header, body, h.o.Clock())
+	id, content, err := h.o.Verifier.Verify(r.Header, body, h.now())
 	if err != nil {
 		h.o.ErrorLog.WarnContext(r.Context(), "webhook: a delivery was refused", slog.String("endpoint", h.o.Endpoint), slog.Any("error", err))
 		status := http.StatusUnauthorized

@@ -90,7 +90,7 @@ func start(t *testing.T, store store.Store, o webhook.Options) *service {
 	if o.Verifier == nil {
 		o.Verifier = webhook.StandardWebhooks(standardSecret)
 	}
-	o.Endpoint, o.Clock, o.ErrorLog = "billing", func() time.Time { return sent }, slog.New(slog.NewTextHandler(&s.log, nil))
+	o.Endpoint, o.ErrorLog = "billing", slog.New(slog.NewTextHandler(&s.log, nil))
 	var err error
 	s.handler, err = webhook.New(engine, o, func(context.Context, webhook.Delivery) error {
 		s.runs++
@@ -99,6 +99,7 @@ func start(t *testing.T, store store.Store, o webhook.Options) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
+	webhook.At(s.handler, sent)
 	return s
 }
 
@@ -270,7 +271,7 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 	}
 	fails := true
 	h, err := webhook.NewTx(stettest.TxEngine(engine, store), webhook.Options{Endpoint: "e", Verifier: webhook.StandardWebhooks(standardSecret),
-		Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)}, func(ctx context.Context, tx *sql.Tx, d webhook.Delivery) error {
+		ErrorLog: slog.New(slog.DiscardHandler)}, func(ctx context.Context, tx *sql.Tx, d webhook.Delivery) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO ledger (id) VALUES (?)", d.ID); err != nil || !fails {
 			return err
 		}
@@ -279,7 +280,7 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &service{t: t, handler: h}
+	s := &service{t: t, handler: webhook.At(h, sent)}
 	for i, want := range []int{503, 200, 200} {
 		fails = i == 0
 		s.want(fmt.Sprintf("delivery %d", i+1), want, 0, standardHeaders("msg_1", sent, "{}"), "{}")

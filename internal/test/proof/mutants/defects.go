@@ -242,7 +242,7 @@ var defects = []defect{
 	{"consume: a run begins while the service is down", "internal/proxy/availability.go", "if !closed {\n\t\t\treturn nil", "if !closed || opened != nil {\n\t\t\treturn nil", some("NoRunBegins|GoesAhead", proxyTests)},
 	{"consume: all messages go ahead at once", "internal/proxy/availability.go", "\tg.ahead = true\n\tg.next = time.Now().Add(trialTime)\n", "\tg.open()\n", some("GoesAhead", proxyTests)},
 	{"messages: a panic of Operation kills the process", "stetmsg/decide.go",
-		"guarded(ctx, c.log(), \"Options.Operation\", func() (stet.Op, error) { return c.o.Operation(m) })", "c.o.Operation(m)", some("Panic", msgTests)},
+		"guarded(ctx, c.Log(), \"Options.Operation\", func() (stet.Op, error) { return c.o.Operation(m) })", "c.o.Operation(m)", some("Panic", msgTests)},
 	{"amqp: copies go where the CC header says", "stetmsg/amqp/outbound.go", "{\"CC\", \"BCC\",", "{\"BCC\",", some("Copies|CC|Header", []string{"./stetmsg/amqp"})},
 	{"amqp: a deleted queue is treated as existing", "stetmsg/amqp/outbound.go",
 		"p.declared[name] = false\n", "p.declared[name] = true\n", some("Deleted", []string{"./stetmsg/amqp"})},
