@@ -41,17 +41,29 @@ const maxHeld = 16 << 20
 //
 // It has no Unwrap, so that http.ResponseController cannot bypass it.
 type capture struct {
-	w      http.ResponseWriter
-	outer  http.Header // the header before the handler was called, or nil
-	limit  int         // of the stored response, in bytes
-	tx     bool        // nothing leaves before the end
-	proto  [2]int      // of HTTP
-	head   bool        // the request is a HEAD
-	accept []string    // the content codings that the request accepts
-	ctx    context.Context
-	marks  []string // header fields that are not the handler's to send
+	w     http.ResponseWriter
+	outer http.Header // the header before the handler was called, or nil
+	limit int         // of the stored response, in bytes
+	tx    bool        // nothing leaves before the end
+	marks []string    // header fields that are not the handler's to send
+	request
+	ctx context.Context
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	handled
+	passed
+	deadlines
+}
+
+// request are the properties of a request on which its response depends.
+type request struct {
+	proto  [2]int   // of HTTP
+	head   bool     // it is a HEAD
+	accept []string // the content codings that it accepts
+}
+
+// handled is the handler's response.
+type handled struct {
 	header   http.Header
 	final    http.Header // the header as the handler wrote it
 	trailer  http.Header // once done
@@ -59,27 +71,34 @@ type capture struct {
 	declared int64       // Content-Length as declared, or -1
 	written  int64       // bytes of content that the handler wrote, or tried to
 	content  []byte
-	sent     int  // bytes of content that were passed on
-	still    bool // Flush does nothing
-	held     bool // nothing is passed on before the end
-	begun    bool // the real writer has the header
 	over     bool // larger than can be kept: passed on as it comes, or refused if held
-	invalid  bool // the handler's status code is not valid
+	invalid  bool // the status code is not valid
 	missing  bool // the handler has returned without having begun a response
-	blind    bool // direct writes to the real writer are not visible
-	past     bool // other code has written to the real writer directly
-	left     bool // the client has left
 	done     bool // the handler has returned
+}
 
-	timed    bool          // forwarded writes have a deadline
+// passed is the state of the real writer.
+type passed struct {
+	sent  int  // bytes of content that were passed on
+	still bool // Flush does nothing
+	held  bool // nothing is passed on before the end
+	begun bool // the real writer has the header
+	blind bool // direct writes to it are not visible
+	past  bool // other code has written to it directly
+	left  bool // the client has left
+}
+
+// deadlines limit forwarded writes.
+type deadlines struct {
+	timed    bool          // there are some
 	end      time.Time     // of the run
 	patience time.Duration // that is left for a client that keeps the handler waiting
 }
 
 // capture returns a new writer for a call of the handler.
 func (c *call) capture(limit int, tx bool) *capture {
-	rw := &capture{w: c.w, limit: limit, tx: tx, declared: -1, head: c.r.Method == http.MethodHead, ctx: context.Background(), marks: c.m.marks,
-		proto: [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, accept: c.r.Header["Accept-Encoding"]}
+	rw := &capture{w: c.w, limit: limit, tx: tx, ctx: context.Background(), marks: c.m.marks, handled: handled{declared: -1},
+		request: request{proto: [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, head: c.r.Method == http.MethodHead, accept: c.r.Header["Accept-Encoding"]}}
 	if h := c.w.Header(); len(h) > 0 {
 		rw.outer, rw.header = h.Clone(), h.Clone()
 	} else {

@@ -35,23 +35,36 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	op    stet.Op
-	limit int          // of the stored result, in bytes
-	sent  []byte       // the body
-	body  *body        // as the handler reads it
-	ctx   *callContext // of the handler's last call
-
+	limit int // of the stored result, in bytes
+	received
+	waiting
+	ctx   *callContext  // of the handler's last call
 	later bool          // it is run by a worker
 	inner *http.Request // the handler's
-	begun time.Time     // only if the request prefers to wait
-	wait  time.Duration // as the request prefers it, if it does
-	waits bool
+	claim string        // of the run, under stet.Policy.Outside
+	reply
+}
 
-	pointed  pointed      // the key at KeyPolicy.Pointer
-	claim    string       // of the run, under stet.Policy.Outside
-	expires  string       // the value of expiresHeader for a stored response; "" for none
-	reason   store.Reason // of a stored response
-	says     class        // of the response
-	passedOn bool         // from another middleware of this package, and its body was not read in between
+// received is the body of a request.
+type received struct {
+	sent     []byte
+	body     *body   // as the handler reads it
+	pointed  pointed // the key at KeyPolicy.Pointer
+	passedOn bool    // from another middleware of this package, and it was not read in between
+}
+
+// waiting is Prefer: wait.
+type waiting struct {
+	begun time.Time // only if the request prefers to wait
+	wait  time.Duration
+	waits bool
+}
+
+// reply is what a response says about its operation.
+type reply struct {
+	expires string       // the value of expiresHeader for a stored response; "" for none
+	reason  store.Reason // of a stored response
+	says    class
 }
 
 // ServeHTTP implements http.Handler.

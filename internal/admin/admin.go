@@ -36,29 +36,49 @@ type Page struct {
 // Record is a record for operators: without its owner, and without its result unless that was
 // requested. A fence is text, because many JSON readers round numbers of its size.
 type Record struct {
-	ID          string     `json:"id"`
-	Scope       string     `json:"scope_digest"`
-	Class       string     `json:"class,omitempty"`
-	Name        string     `json:"name,omitempty"`
-	Ref         string     `json:"ref,omitempty"`   // encrypted if it begins with "sealed:", with what follows then
-	KeptScope   string     `json:"scope,omitempty"` // as the policy stores it (see store.Kept); unprintable characters are question marks
-	KeptKey     string     `json:"key,omitempty"`
-	State       string     `json:"state"`
-	Attempt     int        `json:"attempt"`
-	Fence       int64      `json:"fence,string"`
-	Fingerprint string     `json:"fingerprint"`
-	LeaseLeft   string     `json:"lease_left,omitempty"`
-	Dead        bool       `json:"dead,omitempty"` // running, and its lease has run out
-	Gone        bool       `json:"gone"`
-	Damage      string     `json:"damage,omitempty"` // why it cannot be read; of its other fields only digests and the fence may be known
-	ClaimedAt   *time.Time `json:"claimed_at,omitempty"`
-	SettledAt   *time.Time `json:"settled_at,omitempty"`
-	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
-	ForgetAt    *time.Time `json:"forget_at,omitempty"`
-	Adapter     string     `json:"adapter,omitempty"`  // the adapter that stored the outcome
-	Reason      string     `json:"reason,omitempty"`   // why it failed, where no handler has said it
-	Result      []byte     `json:"result,omitempty"`   // base64
-	Response    *Response  `json:"response,omitempty"` // what a client gets that asks by HTTP
+	ID    string `json:"id"`
+	Scope string `json:"scope_digest"`
+	Label
+	State       string `json:"state"`
+	Attempt     int    `json:"attempt"`
+	Fence       int64  `json:"fence,string"`
+	Fingerprint string `json:"fingerprint"`
+	Lease
+	Gone   bool   `json:"gone"`
+	Damage string `json:"damage,omitempty"` // why it cannot be read; of its other fields only digests and the fence may be known
+	Times
+	Outcome
+}
+
+// Label names an operation.
+type Label struct {
+	Class     string `json:"class,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Ref       string `json:"ref,omitempty"`   // encrypted if it begins with "sealed:", with what follows then
+	KeptScope string `json:"scope,omitempty"` // as the policy stores it (see store.Kept); unprintable characters are question marks
+	KeptKey   string `json:"key,omitempty"`
+}
+
+// Lease is the lease of a running operation.
+type Lease struct {
+	LeaseLeft string `json:"lease_left,omitempty"`
+	Dead      bool   `json:"dead,omitempty"` // its lease has run out
+}
+
+// Times are on the store's clock.
+type Times struct {
+	ClaimedAt *time.Time `json:"claimed_at,omitempty"`
+	SettledAt *time.Time `json:"settled_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	ForgetAt  *time.Time `json:"forget_at,omitempty"`
+}
+
+// Outcome is the outcome of a settled operation.
+type Outcome struct {
+	Adapter  string    `json:"adapter,omitempty"`  // that stored it
+	Reason   string    `json:"reason,omitempty"`   // why it failed, where no handler has said it
+	Result   []byte    `json:"result,omitempty"`   // base64
+	Response *Response `json:"response,omitempty"` // what a client gets that asks by HTTP
 }
 
 // Damaged is the state of a record that cannot be read.
@@ -67,8 +87,8 @@ const Damaged = "damaged"
 // NewRecord converts a record for operators.
 func NewRecord(rec store.Record) Record {
 	kept := store.UnpackKept(rec.Label.Ref)
-	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: kept.Ref, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
-		Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone}
+	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence, Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone,
+		Label: Label{Class: rec.Label.Class, Name: rec.Label.Name, Ref: kept.Ref, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key)}}
 	if r.Damage = rec.Damage; r.Damage != "" {
 		r.State = Damaged
 	}

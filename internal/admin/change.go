@@ -171,19 +171,24 @@ const (
 // Entry is an audit entry: of a change, before and after it is made, and of a stored result,
 // before it is shown. It has no key, scope or body.
 type Entry struct {
-	At     time.Time `json:"at"`
-	Who    string    `json:"who"`
-	Says   string    `json:"says,omitempty"` // the name that the caller gave
-	Via    string    `json:"via,omitempty"`
-	Why    string    `json:"why"`
-	Action string    `json:"action"`
-	Result string    `json:"result"` // Begun, Done, Failed or DryRun
-	Store  string    `json:"store,omitempty"`
-	ID     string    `json:"id"`
-	Scope  string    `json:"scope_digest"`
-	From   Stood     `json:"from"`
-	To     string    `json:"to"`
-	Error  string    `json:"error,omitempty"`
+	At time.Time `json:"at"`
+	Actor
+	Why    string `json:"why"`
+	Action string `json:"action"`
+	Result string `json:"result"` // Begun, Done, Failed or DryRun
+	Store  string `json:"store,omitempty"`
+	ID     string `json:"id"`
+	Scope  string `json:"scope_digest"`
+	From   Stood  `json:"from"`
+	To     string `json:"to"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Actor is who makes a change.
+type Actor struct {
+	Who  string `json:"who"`
+	Says string `json:"says,omitempty"` // the name that the caller gave
+	Via  string `json:"via,omitempty"`
 }
 
 // Stood is where an operation was.

@@ -10,7 +10,7 @@ import (
 // Operators see the reference as the service gave it, and what a policy keeps beside it,
 // with nothing in it that a terminal would obey.
 func TestStoredScopeAndKeyAreShownInTheirFields(t *testing.T) {
-	for stored, want := range map[string]admin.Record{
+	for stored, want := range map[string]admin.Label{
 		"order 7": {Ref: "order 7"},
 		store.Kept{Scope: "acme\x1b[2J\xff", Key: "k é", Ref: "order 7"}.Pack(): {Ref: "order 7", KeptScope: "acme?[2J?", KeptKey: "k é"},
 		store.Kept{Scope: "acme"}.Pack():                                        {KeptScope: "acme"},

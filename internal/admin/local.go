@@ -160,7 +160,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if rec.Fence != c.Fence {
 		return Entry{}, l.changed(&shown)
 	}
-	e := Entry{Who: c.Actor, Says: c.Says, Via: c.Via, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope,
+	e := Entry{Actor: Actor{Who: c.Actor, Says: c.Says, Via: c.Via}, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope,
 		From: Stood{shown.State, shown.Fence, shown.Attempt}, To: c.To()}
 	if c.DryRun {
 		if why := Possible(c.Action, shown); why != "" {

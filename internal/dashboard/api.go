@@ -162,7 +162,7 @@ func (h *handler) get(r *http.Request) (any, error) {
 	case !result:
 		return rec, nil
 	}
-	e := admin.Entry{At: time.Now().UTC(), Who: c.who, Via: via(r), Action: admin.Show, Result: admin.Done, Store: h.o.Store, ID: rec.ID, Scope: rec.Scope,
+	e := admin.Entry{At: time.Now().UTC(), Actor: admin.Actor{Who: c.who, Via: via(r)}, Action: admin.Show, Result: admin.Done, Store: h.o.Store, ID: rec.ID, Scope: rec.Scope,
 		From: admin.Stood{State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}, To: rec.State}
 	if err := h.audit(context.WithoutCancel(r.Context()), e); err != nil {
 		return nil, &admin.Error{Condition: admin.AuditFailed, Detail: "the audit could not be written, so nothing is shown", Cause: err}

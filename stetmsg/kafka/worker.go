@@ -27,10 +27,20 @@ type worker struct {
 	pending int       // records that are done since the last commit of run's
 	current *delivery // of run
 
-	mu       sync.Mutex
-	queue    []*kgo.Record
-	bytes    int // of them
-	paused   bool
+	mu sync.Mutex
+	backlog
+	progress
+}
+
+// backlog is the records that wait.
+type backlog struct {
+	queue  []*kgo.Record
+	bytes  int // of them
+	paused bool
+}
+
+// progress is what the next member of the group must know.
+type progress struct {
 	before   note      // of the previous member
 	handled  int       // records that are done
 	farewell *farewell // nil before the first record

@@ -50,7 +50,7 @@ func (s *Store) browse(sh *shard, q store.Query, after []byte, limit int, page [
 			continue
 		}
 		rec := s.record(e, now)
-		if !q.Match(rec, now-e.claimed) {
+		if !q.Match(rec, now-e.claimedAt) {
 			continue
 		}
 		rec.Result, rec.Gone = store.Result{}, rec.Gone || now >= e.expires

@@ -69,19 +69,33 @@ const never instant = math.MaxInt64
 type entry struct {
 	id, scope   store.ID
 	fingerprint store.Fingerprint
-	owner       store.Owner
 	label       store.Label
 	state       store.State
-	gone        bool
-	ended       bool // settled, released or abandoned, at the instant settled
-	outside     bool // see store.ClaimRequest; false unless it runs
-	attempt     int
-	fence       int64
-	result      store.Result
-	work        *work // nil if there is none
+	claimed
+	ending
+	times
+	work    *work         // nil if there is none
+	changed chan struct{} // closed when the record stops running; nil if no caller watches
+}
 
-	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of an accepted operation: when it can be taken
-	changed                                     chan struct{} // closed when the record stops running; nil if no caller watches
+// claimed is the last claim of an operation.
+type claimed struct {
+	owner   store.Owner
+	attempt int
+	fence   int64
+	outside bool // see store.ClaimRequest; false unless it runs
+}
+
+// ending is how an operation ended.
+type ending struct {
+	result store.Result
+	gone   bool
+	ended  bool // settled, released or abandoned, at the instant settled
+}
+
+// times are those of a record. leaseEnd of an accepted operation is when it can be taken.
+type times struct {
+	leaseEnd, claimedAt, settled, expires, forget instant
 }
 
 // New returns an empty store. It panics if o.MaxRecords is negative.
@@ -190,7 +204,7 @@ func (s *Store) Outside() {}
 func (s *Store) assign(e *entry, owner store.Owner, now instant) {
 	e.fence = s.fence.Add(1)
 	e.owner = owner
-	e.claimed = now
+	e.claimedAt = now
 	e.ended, e.outside, e.expires, e.forget = false, false, never, never
 }
 
@@ -265,7 +279,7 @@ func (s *Store) remove(sh *shard, i int) {
 // record returns the record at now. The caller holds its shard's mu.
 func (s *Store) record(e *entry, now instant) store.Record {
 	r := store.Record{ID: e.id, Scope: e.scope, Label: e.label, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
-		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimed)}
+		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimedAt)}
 	if e.state == store.Running {
 		r.LeaseLeft = e.leaseEnd - now
 	}
