@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intx"
 	"github.com/stet-go/stet/store"
 )
 
@@ -19,7 +20,7 @@ func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
 	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
 		accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (st stet.Status, err error) {
 		err = te.InTx(ctx, func(ctx context.Context, tx T) error {
-			ctx = &txContext[T]{ctx, tx}
+			ctx = intx.With(ctx, adapter, tx)
 			work, ok := prepare(ctx)
 			switch {
 			case !ok:

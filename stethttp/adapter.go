@@ -14,7 +14,7 @@ import (
 func (m *Middleware) Log() *slog.Logger { return m.log() }
 
 // InTx reports whether ctx is that of a request which runs in a transaction of NewTx.
-func InTx(ctx context.Context) bool { return ctx.Value(txType{}) != nil }
+func InTx(ctx context.Context) bool { return adapter.In(ctx) }
 
 // NoRoute is for adapters of frameworks that run middleware before they find that a request has no
 // handler. It states that nothing was executed, and frees the key for another request, because

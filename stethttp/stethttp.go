@@ -68,12 +68,11 @@ package stethttp
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"reflect"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intx"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -98,13 +97,13 @@ type Middleware struct {
 	// response that could be sent.
 	invalid stet.Outcome
 	// transact is nil without transactions.
-	transact transactFunc
+	transact intx.Run
 	// acceptTx is nil without transactions, and if the store does not store work.
 	acceptTx acceptFunc
 }
 
-// transactFunc is stet.TxEngine.Run with its transaction type tucked away.
-type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
+// adapter finds the transactions of this package.
+const adapter intx.Adapter = "stethttp"
 
 // New returns a middleware over engine, for handlers whose effects are outside
 // of the engine's store. Wrong options are errors of kind stet.KindInvalid, here
@@ -159,11 +158,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	m.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
-		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
-			return fn(&txContext[T]{ctx, tx})
-		})
-	}
+	m.transact = intx.RunOf(te, adapter)
 	if _, ok := store.As[store.WorkTxStore[T]](te.Store()); ok {
 		m.acceptTx = acceptIn(te)
 	}
@@ -207,43 +202,12 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// txContext is a context that has a transaction of type T.
-type txContext[T any] struct {
-	context.Context
-	tx T
-}
-
-// txKey finds the transaction of type T, txType the type of the innermost one.
-type (
-	txKey[T any] struct{}
-	txType       struct{}
-)
-
-// Value implements context.Context.
-func (c *txContext[T]) Value(key any) any {
-	switch key.(type) {
-	case txKey[T]:
-		return c.tx
-	case txType:
-		return reflect.TypeFor[T]()
-	default:
-		return c.Context.Value(key)
-	}
-}
-
 // Tx returns the transaction of a request that NewTx protects. It panics where there is
 // none of type T: on routes that no NewTx for T protects, and for requests that it
 // passed through because of their method or because an optional key was missing. For
 // those stet.FromContext returns nil.
 func Tx[T any](ctx context.Context) T {
-	if tx, ok := ctx.Value(txKey[T]{}).(T); ok {
-		return tx
-	}
-	if other, ok := ctx.Value(txType{}).(reflect.Type); ok {
-		panic(fmt.Sprintf("stethttp: the transaction in this context is a %v, not a %v: call Tx[%v], or give stet.New and NewTx a store whose transactions are of type %v (for PostgreSQL, postgres.OverSQL makes one)",
-			other, reflect.TypeFor[T](), other, reflect.TypeFor[T]()))
-	}
-	panic(fmt.Sprintf("stethttp: no transaction of type %v in this context: is the route protected by NewTx, and the request by a key?", reflect.TypeFor[T]()))
+	return intx.Of[T](ctx, adapter, "route protected by NewTx, and the request by a key?")
 }
 
 // Handler protects next. As m.Handler it has the shape that routers expect of

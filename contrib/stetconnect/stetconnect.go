@@ -3,14 +3,13 @@ package stetconnect
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"reflect"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intx"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
 )
@@ -23,14 +22,14 @@ type Interceptor struct {
 	o          Options
 	retryAfter time.Duration
 	// transact is nil without transactions.
-	transact transactFunc
+	transact intx.Run
 	types    types
 }
 
 var _ connect.Interceptor = (*Interceptor)(nil)
 
-// transactFunc is stet.TxEngine.Run with its transaction type tucked away.
-type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
+// adapter finds the transactions of this package.
+const adapter intx.Adapter = "stetconnect"
 
 // New returns an interceptor over engine, for handlers whose effects are outside of the
 // engine's store. Wrong options are errors of kind stet.KindInvalid, here and not at the
@@ -63,11 +62,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
-		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
-			return fn(&txContext[T]{ctx, tx})
-		})
-	}
+	i.transact = intx.RunOf(te, adapter)
 	return i, nil
 }
 
@@ -80,42 +75,11 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// txContext is a context that has a transaction of type T.
-type txContext[T any] struct {
-	context.Context
-	tx T
-}
-
-// txKey finds the transaction of type T, txType the type of the innermost one.
-type (
-	txKey[T any] struct{}
-	txType       struct{}
-)
-
-// Value implements context.Context.
-func (c *txContext[T]) Value(key any) any {
-	switch key.(type) {
-	case txKey[T]:
-		return c.tx
-	case txType:
-		return reflect.TypeFor[T]()
-	default:
-		return c.Context.Value(key)
-	}
-}
-
 // Tx returns the transaction of a call that NewTx protects. It panics where there is none
 // of type T: in procedures that no NewTx for T protects, and in calls that pass through
 // unprotected. For those stet.FromContext returns nil.
 func Tx[T any](ctx context.Context) T {
-	if tx, ok := ctx.Value(txKey[T]{}).(T); ok {
-		return tx
-	}
-	if other, ok := ctx.Value(txType{}).(reflect.Type); ok {
-		panic(fmt.Sprintf("stetconnect: the transaction in this context is a %v, not a %v: call Tx[%v], or give stet.New and NewTx a store whose transactions are of type %v (for PostgreSQL, postgres.OverSQL makes one)",
-			other, reflect.TypeFor[T](), other, reflect.TypeFor[T]()))
-	}
-	panic(fmt.Sprintf("stetconnect: no transaction of type %v in this context: is the procedure protected by NewTx, and the call by a key?", reflect.TypeFor[T]()))
+	return intx.Of[T](ctx, adapter, "procedure protected by NewTx, and the call by a key?")
 }
 
 // onClient is the error of a call of a client, of which nothing is sent.

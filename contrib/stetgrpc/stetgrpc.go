@@ -3,9 +3,7 @@ package stetgrpc
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intx"
 	"github.com/stet-go/stet/internal/misuse"
 )
 
@@ -21,7 +20,7 @@ type Interceptor struct {
 	engine     *stet.Engine
 	o          Options
 	retryAfter time.Duration
-	transact   transactFunc // nil without transactions
+	transact   intx.Run // nil without transactions
 
 	streams atomic.Bool // streaming methods are watched, or were checked
 	vouched sync.Map    // by service: the error of vouch, or nil
@@ -29,8 +28,8 @@ type Interceptor struct {
 	mapped  sync.Map    // by descriptor: whether a message may have a map
 }
 
-// transactFunc is stet.TxEngine.Run with its transaction type tucked away.
-type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
+// adapter finds the transactions of this package.
+const adapter intx.Adapter = "stetgrpc"
 
 // New returns an interceptor over engine, for handlers whose effects are outside of the
 // engine's store. Wrong options are errors of kind stet.KindInvalid.
@@ -61,11 +60,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
-		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
-			return fn(&txContext[T]{ctx, tx})
-		})
-	}
+	i.transact = intx.RunOf(te, adapter)
 	return i, nil
 }
 
@@ -85,42 +80,11 @@ func (i *Interceptor) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.Unary()), grpc.ChainStreamInterceptor(i.Stream())}
 }
 
-// txContext is a context that has a transaction of type T.
-type txContext[T any] struct {
-	context.Context
-	tx T
-}
-
-// txKey finds the transaction of type T, txType the type of the innermost one.
-type (
-	txKey[T any] struct{}
-	txType       struct{}
-)
-
-// Value implements context.Context.
-func (c *txContext[T]) Value(key any) any {
-	switch key.(type) {
-	case txKey[T]:
-		return c.tx
-	case txType:
-		return reflect.TypeFor[T]()
-	default:
-		return c.Context.Value(key)
-	}
-}
-
 // Tx returns the transaction of a call that NewTx protects. It panics where there is
 // none of type T: in methods that no NewTx for T protects, and for calls that passed
 // without a key. For those stet.FromContext returns nil.
 func Tx[T any](ctx context.Context) T {
-	if tx, ok := ctx.Value(txKey[T]{}).(T); ok {
-		return tx
-	}
-	if other, ok := ctx.Value(txType{}).(reflect.Type); ok {
-		panic(fmt.Sprintf("stetgrpc: the transaction in this context is a %v, not a %v: call Tx[%v], or give stet.New and NewTx a store whose transactions are of type %v (for PostgreSQL, postgres.OverSQL makes one)",
-			other, reflect.TypeFor[T](), other, reflect.TypeFor[T]()))
-	}
-	panic(fmt.Sprintf("stetgrpc: no transaction of type %v in this context: is the method protected by NewTx, and the call by a key?", reflect.TypeFor[T]()))
+	return intx.Of[T](ctx, adapter, "method protected by NewTx, and the call by a key?")
 }
 
 func (i *Interceptor) log() *slog.Logger { return cmp.Or(i.o.ErrorLog, slog.Default()) }

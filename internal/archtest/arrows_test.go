@@ -19,12 +19,13 @@ var arrows = []struct{ from, to string }{
 	{"internal/lapse", "store"},
 	{"stet", "store observe codec internal/coding internal/fault internal/lapse internal/timer internal/seal"},
 	{"internal/misuse", "stet"},
+	{"internal/intx", "stet"},
 	{"store/internal/rules", "store"},
 	{"store/memory store/sqlite store/postgres store/redis/...", "store store/internal/rules internal/fault internal/timer"},
 	{"store/cache", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/adaptertest", "stet stethttp store store/memory"},
-	{"stethttp/...", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse internal/problem"},
+	{"stethttp/...", "stet store observe internal/again internal/coding internal/fault internal/intx internal/timer internal/misuse internal/problem"},
 	{"stetmsg/... reconcile", "stet store observe internal/again internal/coding internal/fault internal/lapse internal/timer internal/misuse"},
 	{"internal/again", "stet store"},
 	{"internal/mcpcall", "stet store canonical"},
@@ -49,7 +50,7 @@ var arrows = []struct{ from, to string }{
 	// Modules of their own, for frameworks and protocols.
 	{"contrib/stetgin contrib/stetecho contrib/stetecho4", "stet stethttp internal/exchange"},
 	{"contrib/stetfiber", "stet store store/memory stethttp internal/misuse internal/problem"},
-	{"contrib/stetwatermill contrib/stetlambda contrib/stetmcp contrib/stetgrpc/... contrib/stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
+	{"contrib/stetwatermill contrib/stetlambda contrib/stetmcp contrib/stetgrpc/... contrib/stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/intx internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,
