@@ -203,7 +203,7 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if status := <-ended; status != exitOK || !strings.Contains(out.String(), "another migrator was faster") {
+	if status := <-ended; status != exitOK || !strings.Contains(out.String(), "applied step 1, records") {
 		t.Errorf("status %d, %q", status, out.String())
 	}
 	wantVersion(t, pool, postgres.Options{}, latest)
@@ -311,7 +311,7 @@ func TestMigrateExplainsErrors(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		{exitFailure, []string{"up", "--store-schema", "other"}, []string{"step 1", "another kind", "--store-table"}},
+		{exitFailure, []string{"up", "--store-schema", "other"}, []string{"migration 1", "another kind", "--store-table"}},
 		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{"newer.records has version 99", "up to 6", "as new as"}},
 		{exitFailure, []string{"down", "--yes", "--store-schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"status", "--store-schema", "newer"}, []string{"version 99"}},

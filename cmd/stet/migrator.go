@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -49,38 +48,13 @@ func openDatabase(ctx context.Context, url string, o postgres.Options) (*databas
 	return &database{pool, o, version}, nil
 }
 
-// A step that finds a table locked is tried again, as postgres.Migrate does.
-const (
-	upTries = 60
-	upPause = time.Second
-)
-
-// up applies the steps, each in its own transaction.
-func (d *database) up(ctx context.Context, w io.Writer, steps []postgres.Migration) error {
-	waited := false
-	for _, step := range steps {
-		says := fmt.Sprintf("applied step %d, %s", step.Version, step.Name)
-		for try := 1; ; try++ {
-			err := d.run(ctx, step, step.Up, step.Version-1)
-			if other, ok := errors.AsType[*otherVersion](err); ok && other.version >= step.Version {
-				says, err = fmt.Sprintf("step %d, %s: another migrator was faster", step.Version, step.Name), nil
-			}
-			if err == nil {
-				break
-			}
-			locked, ok := errors.AsType[*pgconn.PgError](err)
-			if !ok || locked.Code != "55P03" || try == upTries {
-				return explainStep(step, err)
-			}
-			if !waited {
-				waited = true
-				fmt.Fprintln(w, "a table is in use by a long transaction; trying again for 3 minutes")
-			}
-			if !timer.Sleep(ctx, upPause) {
-				return ctx.Err()
-			}
-		}
-		if _, err := fmt.Fprintln(w, says); err != nil {
+// up applies the steps that are pending.
+func (d *database) up(ctx context.Context, w io.Writer, pending []postgres.Migration) error {
+	if err := postgres.Migrate(ctx, d.pool, d.options); err != nil {
+		return explain(err)
+	}
+	for _, step := range pending {
+		if _, err := fmt.Fprintf(w, "applied step %d, %s\n", step.Version, step.Name); err != nil {
 			return err
 		}
 	}
@@ -89,16 +63,16 @@ func (d *database) up(ctx context.Context, w io.Writer, steps []postgres.Migrati
 
 // down undoes the last step.
 func (d *database) down(ctx context.Context, w io.Writer, step postgres.Migration) error {
-	if err := d.run(ctx, step, step.Down, step.Version); err != nil {
-		return explainStep(step, err)
+	if err := d.undo(ctx, step); err != nil {
+		return fmt.Errorf("step %d: %w", step.Version, explain(err))
 	}
 	_, err := fmt.Fprintf(w, "undid step %d, %s\n", step.Version, step.Name)
 	return err
 }
 
-// run executes the SQL of a step in a transaction, if the tables have version from: another
-// migrator may have changed them. Then it returns *otherVersion.
-func (d *database) run(ctx context.Context, step postgres.Migration, sql string, from int) error {
+// undo executes the SQL of a step in a transaction, if it is still the last one: another migrator
+// may have changed the tables.
+func (d *database) undo(ctx context.Context, step postgres.Migration) error {
 	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, step.Lock); err != nil {
 			return err
@@ -107,19 +81,12 @@ func (d *database) run(ctx context.Context, step postgres.Migration, sql string,
 		if err != nil {
 			return err
 		}
-		if version != from {
-			return &otherVersion{version}
+		if version != step.Version {
+			return fmt.Errorf("another migrator has brought the tables to version %d in the meantime; run 'stet migrate status'", version)
 		}
-		_, err = tx.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol) // several statements
+		_, err = tx.Exec(ctx, step.Down, pgx.QueryExecModeSimpleProtocol) // several statements
 		return err
 	})
-}
-
-// otherVersion is the error of a step that does not fit the tables.
-type otherVersion struct{ version int }
-
-func (e *otherVersion) Error() string {
-	return fmt.Sprintf("another migrator has brought the tables to version %d in the meantime; run 'stet migrate status'", e.version)
 }
 
 // stepHints says what to do about refusals of PostgreSQL, by their code.
@@ -130,12 +97,11 @@ var stepHints = map[string]string{
 	"2BP01": "something else depends on the tables; drop it first: ",
 }
 
-func explainStep(step postgres.Migration, err error) error {
-	hint := ""
+func explain(err error) error {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
-		hint = stepHints[refusal.Code]
+		return fmt.Errorf("%s%w", stepHints[refusal.Code], err)
 	}
-	return fmt.Errorf("%sstep %d: %w", hint, step.Version, err)
+	return err
 }
 
 // stepState is a step as status shows it.

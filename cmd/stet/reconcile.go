@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,9 +13,6 @@ import (
 	"github.com/stet-go/stet/internal/proxy"
 	"github.com/stet-go/stet/observe/stetlog"
 )
-
-// reconcileProgress is the time between two lines of progress.
-const reconcileProgress = 2 * time.Second
 
 func newReconcile() *cobra.Command {
 	p := &proxyFlags{aside: true}
@@ -61,15 +57,7 @@ func reconcileOnce(cmd *cobra.Command, c *proxy.Config, out format, dryRun bool,
 		defer cancel()
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 		logUnasked(log, c.Upstream.URL)
-		began, next := time.Now(), atomic.Int64{}
-		next.Store(int64(reconcileProgress))
-		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log}),
-			Progress: func(asked int) {
-				now, due := time.Since(began), next.Load()
-				if int64(now) > due && next.CompareAndSwap(due, int64(now+reconcileProgress)) {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%v: asked about %d …\n", now.Round(time.Second), asked)
-				}
-			}})
+		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log})})
 		over := errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && cmd.Context().Err() == nil
 		if over {
 			err = nil

@@ -148,7 +148,7 @@ func TestStoreOfAConfigurationServesEveryCommandAndFlagsOverrideIt(t *testing.T)
 	t.Setenv("STET_POSTGRES_URL", "")
 	must(t, "migrate", "up", "--config", file)
 	status, found := examineWith(t, "--config", file)
-	if status != exitOK && !found["final"].OK || !found["rights"].OK || !found["sweep"].OK {
+	if status != exitOK && !found["final"].OK || !found["rights"].OK {
 		t.Errorf("doctor: %d, %v", status, found)
 	}
 	s := mustOpen(t, "--config", file)

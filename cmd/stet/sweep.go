@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	sweepStep     = 1000             // records that one step looks at
-	sweepProgress = 2 * time.Second  // between two lines of progress
-	maxSweepRest  = 10 * time.Second // between two steps
+	sweepStep    = 1000             // records that one step looks at
+	maxSweepRest = 10 * time.Second // between two steps
 )
 
 func newSweep() *cobra.Command {
@@ -53,7 +52,7 @@ least half of the store.`,
 
 // sweepAll sweeps until nothing is left to do or the time limit is reached.
 func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum store.Swept, err error) {
-	began, said := time.Now(), time.Now()
+	began := time.Now()
 	for {
 		step := time.Now()
 		got, failed := s.Sweep(cmd.Context(), sweepStep)
@@ -70,15 +69,7 @@ func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum sto
 		if !got.More || time.Since(began) > limit || !timer.Sleep(cmd.Context(), min(time.Since(step), maxSweepRest)) {
 			return sum, err
 		}
-		if time.Since(said) > sweepProgress {
-			said = time.Now()
-			fmt.Fprintf(cmd.ErrOrStderr(), "%v: %s …\n", said.Sub(began).Round(time.Second), sweptText(sum))
-		}
 	}
-}
-
-func sweptText(s store.Swept) string {
-	return fmt.Sprintf("%d results expired, %d records removed, %d expired runs marked unknown", s.Expired, s.Purged, s.MarkedUnknown)
 }
 
 func printSwept(cmd *cobra.Command, out format, s store.Swept) error {
@@ -94,6 +85,6 @@ func printSwept(cmd *cobra.Command, out format, s store.Swept) error {
 	if s.More {
 		more = "; more is left for the next time"
 	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), sweptText(s)+more)
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%d results expired, %d records removed, %d expired runs marked unknown%s\n", s.Expired, s.Purged, s.MarkedUnknown, more)
 	return err
 }

@@ -127,17 +127,14 @@ type reconciler struct {
 	every     time.Duration
 	pass      *reconcile.Reconciler
 
-	progress func(asked int) // may be nil
-
 	mu         sync.Mutex // guards the fields below, of the current pass
-	asked      int
 	left       Reconciled
 	unanswered map[string]int // by class, one after the other
 }
 
 func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
 	s := cmp.Or(c.Reconcile, &Reconcile{})
-	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery), progress: o.Progress}
+	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery)}
 	options := reconcile.Options{Verify: r.verify, Select: r.selects, OlderThan: time.Duration(s.OlderThan), AcceptedFor: time.Duration(s.AcceptedFor),
 		Concurrency: s.Concurrency, Rate: s.Rate, DryRun: o.DryRun, ErrorLog: o.ErrorLog}
 	var err error
@@ -175,23 +172,19 @@ func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Resolutio
 	}
 	resolution, err := v.verify(ctx, st)
 	r.mu.Lock()
-	if r.asked++; errors.Is(err, errUnanswered) {
+	if errors.Is(err, errUnanswered) {
 		r.unanswered[st.Op.Class]++
 	} else {
 		r.unanswered[st.Op.Class] = 0
 	}
-	asked := r.asked
 	r.mu.Unlock()
-	if r.progress != nil {
-		r.progress(asked)
-	}
 	return resolution, err
 }
 
 // once makes a pass.
 func (r *reconciler) once(ctx context.Context) (Reconciled, error) {
 	r.mu.Lock()
-	r.asked, r.left, r.unanswered = 0, Reconciled{}, map[string]int{}
+	r.left, r.unanswered = Reconciled{}, map[string]int{}
 	r.mu.Unlock()
 	rep, err := r.pass.Pass(ctx)
 	r.mu.Lock()
@@ -234,9 +227,6 @@ func (g *generation) reconciles(o Options) error {
 type ReconcileOptions struct {
 	// DryRun calls verifiers and reports, but changes nothing.
 	DryRun bool
-	// Progress, if set, receives the number of calls so far, after each. Its calls are
-	// concurrent.
-	Progress func(asked int)
 	// Observer gets the engine's events. Default: none.
 	Observer observe.Observer
 	// ErrorLog receives errors, without keys. Default: slog.Default().
