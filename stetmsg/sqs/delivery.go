@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -23,11 +22,8 @@ type delivery struct {
 }
 
 // Deliveries implements stetmsg.Delivery.
-func (d *delivery) Deliveries() int { return Deliveries(d.m) }
-
-// Deliveries is how often SQS has delivered a message, approximately; 0 if it is unknown.
-func Deliveries(m types.Message) int {
-	n, _ := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
+func (d *delivery) Deliveries() int {
+	n, _ := strconv.Atoi(d.m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
 	return max(n, 0)
 }
 
@@ -87,48 +83,3 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 // tooLarge is the code with which SQS refuses a message for its size, among other
 // things.
 const tooLarge = "InvalidParameterValue"
-
-// Batch handles messages that AWS Lambda has received, up to the consumer's Concurrency at a
-// time, and returns the IDs of the messages to deliver again: the function returns them as
-// batchItemFailures (set ReportBatchItemFailures on the event source). They include dead
-// letters, because a function cannot remove a message: the queue's redrive policy does, and
-// until then they do not run again. With fifo, messages are handled one after the other, and
-// messages behind the first that must be delivered again do not begin. SQS counts them as
-// received, so Options.MaxAttempts is then left to the redrive policy.
-func Batch(ctx context.Context, consumer *stetmsg.Consumer[types.Message], ms []types.Message, fifo bool) (failures []string) {
-	failed := make([]bool, len(ms))
-	handle := func(i int) {
-		failed[i] = true // also if a handler calls runtime.Goexit
-		deliveries := 0  // not known
-		if !fifo {
-			deliveries = Deliveries(ms[i])
-		}
-		failed[i] = consumer.Decide(ctx, ms[i], deliveries).Action != stetmsg.Ack
-	}
-	if fifo {
-		for i := range ms {
-			if i > 0 && failed[i-1] {
-				failed[i] = true
-				continue
-			}
-			handle(i)
-		}
-	} else {
-		var wg sync.WaitGroup
-		slots := make(chan struct{}, consumer.Concurrency())
-		for i := range ms {
-			slots <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-slots }()
-				handle(i)
-			})
-		}
-		wg.Wait()
-	}
-	for i, m := range ms {
-		if failed[i] {
-			failures = append(failures, aws.ToString(m.MessageId))
-		}
-	}
-	return failures
-}

@@ -5,14 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/stet-go/stet"
@@ -69,26 +67,6 @@ func TestFailingMessageUsesNoAttemptsOfItsGroup(t *testing.T) {
 	f.receive(c, sqs.Options{QueueURL: "q.fifo", DeadLetterQueueURL: "dead.fifo"})
 	if len(failed) != 1 || !failed["poison"] || runs["poison"] != 3 || !slices.Equal(f.ran, []string{"2", "3", "4"}) {
 		t.Errorf("dead-lettered: %v; runs: %v; handled: %v", failed, runs, f.ran)
-	}
-}
-
-func TestBatchOfAFIFOQueueIgnoresMaxAttempts(t *testing.T) {
-	f := newFixture(t)
-	var got []stetmsg.Decision
-	c, err := stetmsg.New(f.engine, stetmsg.Options[types.Message]{
-		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), MaxAttempts: 3, ErrorLog: quiet,
-		Observe: func(_ context.Context, d stetmsg.Decision) { got = append(got, d) },
-	}, func(context.Context, types.Message) ([]byte, error) { return nil, stet.Retryable(errors.New("busy")) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	behind := types.Message{MessageId: aws.String("m"), Body: aws.String(""), MessageAttributes: map[string]types.MessageAttributeValue{"id": text("1")},
-		Attributes: map[string]string{"ApproximateReceiveCount": "3"}} // behind another one, twice
-	if failures := sqs.Batch(t.Context(), c, []types.Message{behind}, true); !slices.Equal(failures, []string{"m"}) {
-		t.Error(failures)
-	}
-	if len(got) != 1 || got[0].Action != stetmsg.Retry {
-		t.Errorf("decided %+v", got)
 	}
 }
 
@@ -157,18 +135,5 @@ func TestReceivedMessagesAreExtended(t *testing.T) {
 	}
 	if received > 2 || len(f.ran) != 6 {
 		t.Errorf("%d were in flight, ran %v", received, f.ran)
-	}
-}
-
-// A handler that ends its goroutine has not handled its message.
-func TestBatchReturnsMessagesAfterGoexit(t *testing.T) {
-	f := newFixture(t)
-	c := f.consumer(func(context.Context, string) error {
-		runtime.Goexit()
-		return nil
-	})
-	m := types.Message{MessageId: aws.String("m"), Body: aws.String(""), MessageAttributes: map[string]types.MessageAttributeValue{"id": text("1")}}
-	if failures := sqs.Batch(t.Context(), c, []types.Message{m}, false); !slices.Equal(failures, []string{"m"}) {
-		t.Error(failures)
 	}
 }

@@ -9,7 +9,7 @@
 // other, and received one by one: SQS counts all messages of a batch as received, so messages
 // behind a waiting one would use up their attempts without a run.
 //
-// If AWS Lambda receives the messages, see Batch. The tests run against a small stand-in with
+// If AWS Lambda receives the messages, see package stetlambda. The tests run against a small stand-in with
 // SQS's protocol.
 package sqs
 

@@ -195,30 +195,6 @@ func TestLongHandlerExtendsItsMessage(t *testing.T) {
 	}
 }
 
-func TestBatchReturnsFailedMessages(t *testing.T) {
-	f := newFixture(t)
-	c := f.consumer(func(_ context.Context, key string) error {
-		if key == "later" {
-			return stet.Retryable(errors.New("busy"))
-		}
-		if key == "bad" {
-			return errors.New("no such book")
-		}
-		return nil
-	})
-	var ms []types.Message
-	for _, id := range []string{"a", "later", "b", "bad"} {
-		ms = append(ms, types.Message{MessageId: aws.String("m-" + id), Body: aws.String(""), MessageAttributes: map[string]types.MessageAttributeValue{"id": text(id)}})
-	}
-	if got := sqs.Batch(t.Context(), c, ms, false); !slices.Equal(got, []string{"m-later", "m-bad"}) {
-		t.Error(got)
-	}
-	ms[2].MessageAttributes = map[string]types.MessageAttributeValue{"id": text("behind")}
-	if got := sqs.Batch(t.Context(), c, ms, true); !slices.Equal(got, []string{"m-later", "m-b", "m-bad"}) || slices.Contains(f.ran, "behind") {
-		t.Error(got, f.ran)
-	}
-}
-
 func TestWrongOptionsAreErrors(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(ok)
