@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -41,7 +40,6 @@ type received struct {
 	whole    bool   // body is all of it
 	replayed bool
 	problem  *Problem
-	refused  bool                    // err is the circuit breaker's
 	cancel   context.CancelCauseFunc // ends the context of the attempt
 }
 
@@ -103,8 +101,6 @@ func (c *call) do(known stet.Execution) (*http.Response, error) {
 	switch {
 	case c.series.reason != "":
 		return nil, c.failure(c.series.reason, c.got.err)
-	case c.got.refused:
-		return nil, c.failure(ReasonBreaker, c.got.err)
 	case c.got.err != nil:
 		return nil, c.failure(ReasonFinal, c.got.err)
 	case c.t.o.Journal != nil && redirects(c.got.res):
@@ -152,17 +148,7 @@ func (c *call) again(wait time.Duration) Reason {
 func (c *call) attempt() Resolution {
 	c.drop()
 	c.got = received{}
-	var done func(error)
-	if c.t.o.Breaker != nil {
-		if done, c.got.err = c.t.o.Breaker(c.req); c.got.err != nil {
-			c.got.refused = true
-			return Resolution{Execution: stet.NotExecuted}
-		}
-	}
 	v := c.exchange()
-	if done != nil {
-		done(c.breakerError())
-	}
 	if c.t.o.Observe != nil {
 		ev := c.event(c.got.err, v.Execution)
 		ev.Retry, ev.After = v.Retry, v.After
@@ -172,14 +158,6 @@ func (c *call) attempt() Resolution {
 		c.t.o.Observe(c, ev)
 	}
 	return v
-}
-
-// breakerError is the error of the last attempt that the circuit breaker counts.
-func (c *call) breakerError() error {
-	if res := c.got.res; c.got.err == nil && !c.got.replayed && (res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests) {
-		return fmt.Errorf("status %d", res.StatusCode)
-	}
-	return c.got.err
 }
 
 func (c *call) event(err error, x stet.Execution) Event {
@@ -224,6 +202,9 @@ func (c *call) exchange() Resolution {
 		return v
 	}
 	c.got.err = err
+	if f, ok := errors.AsType[*final](err); ok { // of a circuit breaker, which has sent nothing
+		return Resolution{Execution: f.execution}
+	}
 	v := classifyError(err)
 	if !wire.untouched() {
 		v.Execution = stet.MayHaveExecuted

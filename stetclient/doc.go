@@ -13,7 +13,8 @@
 // overrides the status. 400 and 422 are never repeated. Waits are random between zero and a
 // bound that doubles (full jitter), and are added to Retry-After (RFC 9110, section 10.2.3).
 // They end with the caller's context. A call ends at once if the next wait would end too
-// late. Options.Breaker can stop retries to a service that is failing.
+// late. A RoundTripper below that returns
+// Final(err, stet.NotExecuted) stops retries, as a circuit breaker does.
 //
 // # Results
 //

@@ -22,8 +22,6 @@ const (
 	ReasonTime Reason = "no time for another attempt"
 	// ReasonContext: the caller's context ended.
 	ReasonContext Reason = "context ended"
-	// ReasonBreaker: Options.Breaker refused an attempt.
-	ReasonBreaker Reason = "refused by the circuit breaker"
 	// ReasonFinal: another attempt would get the same error.
 	ReasonFinal Reason = "final error"
 	// ReasonRefused: the last attempt was refused without effect, such as with a 401. That
@@ -59,7 +57,7 @@ func (r Reason) final() bool {
 type Info struct {
 	// Key is the idempotency key, without quotes. Keep it to ask again later.
 	Key string
-	// Attempts counts the attempts, including refusals of the circuit breaker. It is
+	// Attempts counts the attempts, including those that were not sent. It is
 	// 0 if the outcome comes from the journal.
 	Attempts int
 	// Waited is how long the call waited between attempts.

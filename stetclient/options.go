@@ -52,11 +52,6 @@ type Options struct {
 	// text/event-stream always is.
 	MaxResponse int
 
-	// Breaker, if set, is called before each attempt, for a circuit breaker or a limit on
-	// retries. If it returns an error, nothing is sent and the call ends with
-	// ReasonBreaker. Otherwise done is called once: with an error after an attempt without
-	// a response (context.Canceled if the caller left), a 429 or a 5xx, else with nil.
-	Breaker func(*http.Request) (done func(error), err error)
 	// Observe, if set, is called after each attempt, in the goroutine that made it. It
 	// must not block.
 	Observe func(context.Context, Event)

@@ -236,8 +236,8 @@ func (f *final) Error() string { return f.err.Error() }
 // Unwrap gives errors.Is and errors.As the error that was marked.
 func (f *final) Unwrap() error { return f.err }
 
-// Final marks an error of a function that Retry calls, so that Retry makes no other attempt. x
-// says whether the operation was executed. Final(nil, x) is nil.
+// Final marks an error of a function that Retry calls, or of the RoundTripper below a Transport, so
+// that no other attempt is made. x says whether the operation was executed. Final(nil, x) is nil.
 func Final(err error, x stet.Execution) error {
 	if err == nil {
 		return nil

@@ -330,32 +330,21 @@ func TestRoundTripperMayBreakItsContract(t *testing.T) {
 	})
 }
 
-func TestBreakerSeesEachAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		open := errors.New("open")
-		var received []error
-		allowed := 2
-		o := stetclient.Options{Breaker: func(*http.Request) (func(error), error) {
-			if allowed--; allowed < 0 {
-				return nil, open
+func TestCircuitBreakerBelowEndsTheCall(t *testing.T) {
+	open := errors.New("open")
+	breaks := func(*http.Request) (*http.Response, error) { return nil, stetclient.Final(open, stet.NotExecuted) }
+	for want, answers := range map[stet.Execution][]func(*http.Request) (*http.Response, error){
+		stet.MayHaveExecuted: {status(500), breaks}, stet.NotExecuted: {breaks},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tr, _ := newClient(t, stetclient.Options{}, answers...)
+			_, _, err := post(t.Context(), t, tr, "x")
+			wantError(t, err, stetclient.ReasonFinal, want)
+			if !errors.Is(err, open) {
+				t.Errorf("%v does not wrap the breaker's error", err)
 			}
-			return func(err error) { received = append(received, err) }, nil
-		}}
-		tr, s := newClient(t, o, status(500), status(429), status(201))
-		_, _, err := post(t.Context(), t, tr, "x")
-		wantError(t, err, stetclient.ReasonBreaker, stet.MayHaveExecuted)
-		if !errors.Is(err, open) {
-			t.Errorf("%v does not wrap the breaker's error", err)
-		}
-		s.wantAttempts(2)
-		if len(received) != 2 || received[0] == nil || received[1] == nil {
-			t.Errorf("the breaker received %v", received)
-		}
-		allowed = 1
-		if _, _, err := post(t.Context(), t, tr, "x"); err != nil || len(received) != 3 || received[2] != nil {
-			t.Errorf("%v; the breaker received %v", err, received)
-		}
-	})
+		})
+	}
 }
 
 func TestErrorsAndEventsHaveNoKey(t *testing.T) {

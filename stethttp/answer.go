@@ -164,7 +164,7 @@ func (c *call) replay(run *stet.Lease) {
 		return
 	}
 	c.expires = expiry(run.ForgottenAt)
-	c.sendStored(c.m.asHTTP(run.Outcome(), run.Attempt() == 0, nil), true)
+	c.sendStored(c.m.asHTTP(run.Outcome(), run.Attempt() == 0), true)
 }
 
 // foreign refuses a result of another adapter that is neither JSON nor text, unless the request

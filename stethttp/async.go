@@ -51,11 +51,6 @@ type AsyncOptions struct {
 	// the header of that name: rounded up to whole seconds. Default
 	// DefaultRetryAfter.
 	RetryAfter time.Duration
-	// Failure returns the status, 400 to 599, and the detail of the problem that answers
-	// for a failed operation; with "" the detail is a general one. text is the error
-	// that the worker stored. The same text must always give the same answer. Default:
-	// 500 and the general detail, because the text may not be for clients.
-	Failure func(text string) (status int, detail string)
 	// MaxStreams bounds the streams of server-sent events that are served at a
 	// time; above it a stream ends after its first event, and the client comes
 	// back for the next. Default DefaultMaxStreams.

@@ -37,7 +37,7 @@ func executed(rec store.Record) stet.Execution {
 // outcome returns the response of an outcome, which depends on nothing else. It must
 // not be Gone.
 func (a *Async) outcome(st stet.Status) stet.Outcome {
-	return a.m.asHTTP(st.Outcome, st.Record.Attempt == 0, a.o.Failure)
+	return a.m.asHTTP(st.Outcome, st.Record.Attempt == 0)
 }
 
 // cancelled reports whether an operation has ended by being cancelled.

@@ -1,7 +1,6 @@
 package stethttp
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -54,7 +53,7 @@ func StoredResponse(out stet.Outcome) (status int, header http.Header, body []by
 	if err := unsendable(out); err != nil {
 		return 0, nil, nil, err
 	}
-	out = (&Middleware{o: Options{Advanced: Advanced{ProblemBase: DefaultProblemBase}}}).asHTTP(out, false, nil)
+	out = (&Middleware{o: Options{Advanced: Advanced{ProblemBase: DefaultProblemBase}}}).asHTTP(out, false)
 	header = http.Header{}
 	for prefix, fields := range map[string][]store.Field{"": out.Header, http.TrailerPrefix: out.Trailer} {
 		for _, f := range fields {
@@ -105,9 +104,8 @@ func unsendable(out stet.Outcome) error {
 }
 
 // asHTTP returns the response of an outcome of any adapter, which net/http can send. The outcome
-// must not be Gone. never is true if the operation was never begun. failure makes the status and
-// the detail of a worker's failure, and may be nil.
-func (m *Middleware) asHTTP(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
+// must not be Gone. never is true if the operation was never begun.
+func (m *Middleware) asHTTP(out stet.Outcome, never bool) stet.Outcome {
 	err := unsendable(out)
 	switch {
 	case err != nil:
@@ -126,22 +124,12 @@ func (m *Middleware) asHTTP(out stet.Outcome, never bool, failure func(text stri
 	case out.Reason == store.ReasonPanicked:
 		return m.asResponse(&handlerPanicked, "")
 	case out.Failed:
-		problem, detail, text := operationFailed, "", string(out.Body)
+		problem, detail := operationFailed, ""
 		if problem.execution = executionOf(out); problem.execution == stet.NotExecuted {
 			problem.detail = "The operation failed. It had no effect, and does not run again."
 		}
-		if out.Adapter == store.AdapterGRPC {
-			text = coding.StatusOf(out.Trailer).Message
-			if refusal(out.Status) { // what the caller did wrong is for the caller to read
-				problem.status, detail = out.Status, text
-			}
-		}
-		if failure != nil {
-			status, own := failure(text)
-			if 400 <= status && status <= 599 {
-				problem.status = status
-			}
-			detail = cmp.Or(own, detail)
+		if out.Adapter == store.AdapterGRPC && refusal(out.Status) { // what the caller did wrong is for the caller to read
+			problem.status, detail = out.Status, coding.StatusOf(out.Trailer).Message
 		}
 		return m.asResponse(&problem, detail)
 	}

@@ -73,7 +73,7 @@ func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 		c.refuse(unsendable(out))
 	case err == nil:
 		fault.At(fault.ResponseBefore)
-		c.sendStored(c.m.asHTTP(out, false, nil), false)
+		c.sendStored(c.m.asHTTP(out, false), false)
 		fault.At(fault.ResponseAfter)
 	case stet.KindOf(err) != stet.KindRetryable:
 		c.failed(run, "an operation has ended, and it is not known yet whether the service has settled it", err)

@@ -260,7 +260,7 @@ var defects = []defect{
 	{"outside: a settle in the meantime is not read", "ending.go", "case KindFenced: // settled", "case KindInvalid + 100: // settled", engineTests},
 	{"outside: the outcome of another request is returned", "ending.go", "rec.State.Settled() && rec.Fingerprint == l.rec.Fingerprint", "rec.State.Settled()", some("OfAnotherRequest", engineTests)},
 	{"outside: an answer that was not settled passes as success", "stethttp/outside.go", "case whole && rw.status < 400:", "case whole && rw.status < 0:", some("Settle|Outside", httpTests)},
-	{"outside: the service's answer is returned instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.asHTTP(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
+	{"outside: the service's answer is returned instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.asHTTP(out, false), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
 	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./internal/proxy"}},
 	{"outside: routes that do not settle tell their claim", "internal/proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./internal/proxy"}},
 	{"memory: an expired run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
