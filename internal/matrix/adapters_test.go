@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 const (
@@ -81,7 +83,7 @@ func facesTable(t *testing.T, rows [][]string) {
 	want := before + b.String() + after
 	switch {
 	case want == string(page):
-	case *update:
+	case *stettest.Update:
 		if err := os.WriteFile(facesPage, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package matrix
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http/httptest"
 	"os"
@@ -13,9 +12,8 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
-
-var update = flag.Bool("update", false, "write the tables anew")
 
 // golden compares a table, whose columns have these widths, with the one in testdata.
 // Widths are fixed, so that a change of a cell is a change of one line.
@@ -31,7 +29,7 @@ func golden(t *testing.T, name, head string, width []int, rows [][]string) {
 	slices.Sort(lines)
 	got := head + strings.Join(lines, "\n") + "\n"
 	path := filepath.Join("testdata", name)
-	if *update {
+	if *stettest.Update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

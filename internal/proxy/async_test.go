@@ -440,39 +440,3 @@ func TestOperationsContinueAfterAReload(t *testing.T) {
 		t.Errorf("the first: %d %s after %d runs", r.status, r.body, s.count("first"))
 	}
 }
-
-func TestWrongAsyncConfigurationsAreErrors(t *testing.T) {
-	base := "upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\n"
-	for name, c := range map[string]struct{ yaml, want string }{
-		"status":     {"routes: [{path: /a, async: {status: operations}}]", "routes[0].async.status"},
-		"pattern":    {"routes: [{path: /a, async: {status: '/o/{id}/'}}]", "routes[0].async.status"},
-		"running":    {"routes: [{path: /a, async: {running: maybe}}]", "none of accepted and conflict"},
-		"both":       {"routes: [{path: /a, async: {running: conflict, repeat_acceptance: true}}]", "contradicts"},
-		"backoff":    {"routes: [{path: /a, async: {min_backoff: 2s, max_backoff: 1s}}]", "no range"},
-		"attempts":   {"routes: [{path: /a, async: {max_attempts: -1}}]", "negative"},
-		"pass":       {"routes: [{path: /a, pass: true, async: {}}]", "accepts none"},
-		"fail_open":  {"routes: [{path: /a, fail_open: true, async: {}}]", "fail_open"},
-		"tries":      {"routes: [{path: /a, settles: service, tries: 2, async: {}}]", "max_attempts"},
-		"body":       {"routes: [{path: /a, max_body: 2MiB, async: {}}]", "at most"},
-		"verify":     {"routes: [{path: /a, verify: {url: /v}, async: {repeatable: true}}]", "needs no verify"},
-		"scopes":     {"routes: [{path: /a, async: {}}, {path: /b, scope: host, async: {}}]", "another path"},
-		"cancelling": {"routes: [{path: /a, async: {}}, {path: /b, async: {no_cancel: true}}]", "another status path"},
-		"strict":     {"routes: [{path: /a, async: {}}, {path: /b, strict_key: true, async: {}}]", "another path"},
-		"folded":     {"routes: [{path: /a, fold_key_case: true, async: {}}, {path: /b, async: {}}]", "another path"},
-		"key policy": {"routes: [{path: /a, async: {}}, {path: /b, key_policy: {uuid: true}, async: {}}]", "another path"},
-		"no header":  {"routes: [{path: /a, async: {headers: ['X A']}}]", "routes[0].async.headers"},
-		"connection": {"routes: [{path: /a, async: {headers: [connection]}}]", "routes[0].async.headers"},
-		"own header": {"routes: [{path: /a, async: {headers: [stet-scope]}}]", "routes[0].async.headers"},
-		"drain":      {"drain: 1m\nroutes: [{path: /a, timeout: 2m, async: {}}]", "shorter than the timeout"},
-		"worker":     {"worker: nowhere\nroutes: [{path: /a, async: {}}]", "none of inside and elsewhere"},
-		"memory":     {"worker: elsewhere\nstore: memory\nroutes: [{path: /a, async: {}}]", "memory"},
-	} {
-		parsed, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(base+c.yaml+"\n")), func(string) (string, bool) { return "", false })
-		if err == nil {
-			err = parsed.Check()
-		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q in it", name, err, c.want)
-		}
-	}
-}

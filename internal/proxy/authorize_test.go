@@ -143,15 +143,3 @@ func TestRouteMayAskElsewhere(t *testing.T) {
 		}
 	}
 }
-
-func TestWrongAuthorizationsAreErrorsWithTheirLine(t *testing.T) {
-	for name, tc := range map[string]wrong{
-		"no URL":        {head + "authorize: {timeout: 1s}\n", []string{"stet.yaml:2: authorize.url: "}},
-		"another kind":  {head + "authorize:\n  url: ftp://x/\n", []string{"stet.yaml:3: authorize.url: "}},
-		"negative":      {head + "authorize:\n  url: /a\n  timeout: -1s\n", []string{"stet.yaml:4: ", "negative"}},
-		"unknown field": {head + "authorize:\n  url: /a\n  cache: 1s\n", []string{"stet.yaml:4: ", `"cache" is no field of authorize`}},
-		"of a route":    {head + "routes:\n  - path: /a\n    authorize:\n      url: ftp://x/\n", []string{"stet.yaml:5: routes[0].authorize.url: "}},
-	} {
-		t.Run(name, tc.isAnError)
-	}
-}

@@ -90,15 +90,3 @@ func TestNewRecordsAreBounded(t *testing.T) {
 		t.Errorf("%d lines in the log: %s", n, f.log)
 	}
 }
-
-func TestWrongBoundsAreErrorsWithTheirLine(t *testing.T) {
-	for name, tc := range map[string]wrong{
-		"no total":            {head + "new_records: {per_scope: 3}\n", []string{"stet.yaml:2: new_records.total: 0"}},
-		"negative total":      {head + "new_records:\n  total: -1\n", []string{"stet.yaml:3: new_records.total: -1"}},
-		"negative per scope":  {head + "new_records:\n  total: 3\n  per_scope: -1\n", []string{"stet.yaml:4: new_records.per_scope: -1"}},
-		"more than total":     {head + "new_records:\n  total: 3\n  per_scope: 4\n", []string{"stet.yaml:4: new_records.per_scope: 4"}},
-		"no time for records": {head + "new_records:\n  total: 3\n  every: -1h\n", []string{"stet.yaml:4: ", "negative"}},
-	} {
-		t.Run(name, tc.isAnError)
-	}
-}

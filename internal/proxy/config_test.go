@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"encoding/base64"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -32,73 +33,32 @@ func parse(t *testing.T, yaml string, vars map[string]string) (*proxy.Config, er
 
 const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
 
-// wrong is a configuration, and what the error about it says.
-type wrong struct {
-	yaml string
-	want []string
-}
-
-func (w wrong) isAnError(t *testing.T) {
-	_, err := parse(t, w.yaml, nil)
-	for _, want := range w.want {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is missing from %v", want, err)
+// TestConfigurations runs the cases of a file: its first lines explain them.
+func TestConfigurations(t *testing.T) {
+	dir := keyFiles(t, "a", "key")
+	_, certFile, keyFile := certificate(t)
+	for name, text := range map[string]string{
+		"short": "c2hvcnQ=", "zeros": base64.StdEncoding.EncodeToString(make([]byte, 32)), "empty": "", "no.pem": "hunter2",
+		"token": secret + "\n", "token.short": "hunter2", "token.empty": "\n", "token.two": secret + "\nx",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-}
-
-func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
-	for name, tc := range map[string]wrong{
-		"unknown field":       {head + "listn: :80\n", []string{"stet.yaml:2: ", `"listn" is no field; there are admin, authorize, consume, drain, encryption`}},
-		"unknown deeper":      {head + "routes:\n  - path: /a\n    leese: 3s\n", []string{"stet.yaml:4: ", `"leese" is no field of routes[0]`}},
-		"unknown in scope":    {head + "scope:\n  jwt:\n    claims: sub\n", []string{"stet.yaml:4: ", `"claims" is no field of scope.jwt`}},
-		"two at a time":       {"a: 1\nb: 2\n", []string{"stet.yaml:1: ", "stet.yaml:2: "}},
-		"text for a list":     {head + "routes:\n  - path: /a\n    unknown: soon\n", []string{"stet.yaml:4: ", "text `soon` where a list belongs"}},
-		"text for a number":   {head + "routes:\n  - path: /a\n    unknown: [soon]\n", []string{"stet.yaml:4: ", "text `soon` where a whole number belongs"}},
-		"text for a mapping":  {"upstream: http://127.0.0.1\n", []string{"stet.yaml:1: ", "where a mapping belongs"}},
-		"number for truth":    {head + "trust_forwarded: 3\n", []string{"stet.yaml:2: ", "where true or false belongs"}},
-		"twice":               {head + "listen: :80\nlisten: :81\n", []string{"stet.yaml:3: ", "already defined at line 2"}},
-		"no YAML":             {"a: [\n", []string{"stet.yaml:"}},
-		"no duration":         {head + "drain: soon\n", []string{"stet.yaml:2: ", `"soon" is no duration`}},
-		"negative duration":   {head + "drain: -3s\n", []string{"stet.yaml:2: ", "negative"}},
-		"no time":             {head + "routes:\n  - path: /a\n    lease: 0s\n", []string{"stet.yaml:4: ", "must be longer than zero"}},
-		"too many days":       {head + "drain: 99999999999d\n", []string{"stet.yaml:2: ", "no duration"}},
-		"lease too short":     {head + "routes:\n  - path: /a\n    lease: 1ms\n", []string{"stet.yaml:4: routes[0].lease: ", "it must be 50ms to 24h"}},
-		"lease over result":   {head + "routes:\n  - path: /a\n    lease: 1h\n    retention: {result: 1m}\n", []string{"stet.yaml:4: routes[0].lease: ", "longer than"}},
-		"tombstone too short": {head + "routes:\n  - path: /a\n    retention:\n      result: 2d\n      tombstone: 1d\n", []string{"stet.yaml:5: routes[0].retention: ", "shorter"}},
-		"no size":             {head + "routes:\n  - path: /a\n    max_body: 1MB\n", []string{"stet.yaml:4: ", `"1MB" is no size`}},
-		"too large a result":  {head + "routes:\n  - path: /a\n    max_result: 1GiB\n", []string{"stet.yaml:4: routes[0].max_result: "}},
-		"two routes match":    {head + "routes:\n  - path: /a\n  - path: /a\n    name: b\n", []string{"stet.yaml:4: routes[1].path: ", "conflicts with pattern"}},
-		"same name":           {head + "routes:\n  - path: /a\n  - path: /b\n    name: /a\n", []string{"stet.yaml:5: routes[1].name: "}},
-		"no path":             {head + "routes:\n  - methods: [POST]\n", []string{"stet.yaml:3: routes[0].path: "}},
-		"bad pattern":         {head + "routes:\n  - path: /{a\n", []string{"stet.yaml:3: routes[0].path: "}},
-		"bad method":          {head + "routes:\n  - path: /a\n    methods: [P OST]\n", []string{"stet.yaml:4: routes[0].methods: "}},
-		"bad stale":           {head + "routes:\n  - path: /a\n    stale: retry\n", []string{"stet.yaml:4: routes[0].stale: ", "none of unknown"}},
-		"bad key":             {head + "routes:\n  - path: /a\n    key: maybe\n", []string{"stet.yaml:4: routes[0].key: "}},
-		"bad header":          {head + "routes:\n  - path: /a\n    key_header: a b\n", []string{"stet.yaml:4: routes[0].key_header: "}},
-		"bad status":          {head + "routes:\n  - path: /a\n    unknown: [42]\n", []string{"stet.yaml:4: routes[0].unknown: 42"}},
-		"status twice":        {head + "routes:\n  - path: /a\n    unknown: [502]\n    not_executed: [502]\n", []string{"stet.yaml:4: routes[0].unknown: 502"}},
-		"bad verify":          {head + "routes:\n  - path: /a\n    verify: {url: 'ftp://x/'}\n", []string{"stet.yaml:4: routes[0].verify.url: "}},
-		"after over lease":    {head + "routes:\n  - path: /a\n    lease: 1m\n    verify:\n      url: /v\n      after: 2m\n", []string{"stet.yaml:7: routes[0].verify.after: ", "write lease: 2m"}},
-		"after over default":  {head + "routes:\n  - path: /a\n    verify: {url: /v, after: 31s}\n", []string{"stet.yaml:4: routes[0].verify.after: ", "the lease, 30s"}},
-		"ignore in raw":       {head + "routes:\n  - path: /a\n    ignore: [/b]\n", []string{"stet.yaml:4: routes[0].ignore: "}},
-		"bad scope":           {head + "scope: everybody\n", []string{"stet.yaml:2: ", `"everybody" is none of authorization`}},
-		"empty scope":         {head + "scope: {}\n", []string{"routes[0].scope: required: whose keys are they?", "single-tenant"}},
-		"unverified token":    {head + "scope: {jwt: {}}\n", []string{"an unverified token"}},
-		"short secret":        {head + "scope: {jwt: {secret: abc}}\n", []string{"at least 32"}},
-		"no upstream":         {"listen: :80\n", []string{"upstream.url: required"}},
-		"bad upstream":        {"upstream:\n  url: localhost:3000\n", []string{"stet.yaml:2: upstream.url: "}},
-		"bad protocol":        {"upstream:\n  url: https://a\n  protocol: h2c\n", []string{"stet.yaml:3: upstream.protocol: "}},
-		"bad listen":          {head + "listen: here\n", []string{"stet.yaml:2: listen: "}},
-		"open admin":          {head + "admin:\n  listen: :9090\n", []string{"stet.yaml:3: admin.token: required"}},
-		"bad variable":        {head + "store: ${NOWHERE}\n", []string{"stet.yaml:2: ", "NOWHERE is not set"}},
-		"bare dollar":         {head + "store: $HOME\n", []string{"stet.yaml:2: ", "$$"}},
-		"empty":               {"", []string{"stet.yaml: empty"}},
-		"who without scheme":  {"upstream: {url: 'user:password@host'}\n", []string{"upstream.url: \"this value\""}},
-		"two documents":       {head + "---\n" + head, []string{"more than one document"}},
-	} {
-		t.Run(name, tc.isAnError)
-	}
+	files := strings.NewReplacer("$UPSTREAM\n", head, "$DIR/cert.pem", certFile, "$DIR/key.pem", keyFile, "$DIR", dir)
+	names := strings.NewReplacer(certFile, "$DIR/cert.pem", keyFile, "$DIR/key.pem", dir, "$DIR")
+	stettest.Cases(t, "testdata/configurations.txt", func(t *testing.T, yaml string) string {
+		_, err := parse(t, files.Replace(yaml), map[string]string{"TOKEN": secret, "SHORT_TOKEN": "hunter3"})
+		if err == nil {
+			return "accepted"
+		}
+		for _, confidential := range []string{"hunter", "user:password", "spaces in it", "secret@"} {
+			if strings.Contains(err.Error(), confidential) {
+				t.Errorf("the error has %q", confidential)
+			}
+		}
+		return names.Replace(err.Error())
+	})
 }
 
 func TestVariablesAreSubstitutedInValuesAndStayOutOfErrors(t *testing.T) {
@@ -272,21 +232,6 @@ func TestConfigReadsItsFilesWhenItIsChecked(t *testing.T) {
 	}
 	if _, err := parse(t, "upstream: {url: 'http://a'}\nscope: {jwt: {key_file: "+garbage+"}}", nil); err == nil || !strings.Contains(err.Error(), "no PEM file") {
 		t.Error(err)
-	}
-}
-
-func TestAliasesAndMerges(t *testing.T) {
-	for name, tc := range map[string]struct{ yaml, want string }{
-		"only a comment":   {"# nothing yet\n", "upstream.url: required"},
-		"a merge":          {head + "routes:\n  - &a {path: /a, name: a}\n  - {path: /b, <<: *a}\n", "stet.yaml:4: merges (<<) are not read"},
-		"a list of itself": {head + "routes: &a\n  - *a\n", "stet.yaml:"},
-		"wrong field":      {head + "routes:\n  - {path: /a, name: a, retention: &a {leese: 3s}}\n  - {path: /b, name: b, retention: *a}\n", `stet.yaml:3: "leese" is no field of routes[1].retention`},
-		"right":            {head + "routes:\n  - {path: /a, name: a, retention: &a {result: 3h}}\n  - {path: /b, name: b, retention: *a}\n", ""},
-	} {
-		_, err := parse(t, tc.yaml, nil)
-		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-			t.Errorf("%s: %q is missing from %v", name, tc.want, err)
-		}
 	}
 }
 

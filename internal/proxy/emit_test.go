@@ -456,29 +456,3 @@ func TestEndOfTheProxySendsWaitingMessages(t *testing.T) {
 		t.Errorf("%d messages were sent", n)
 	}
 }
-
-func TestRelayThatCannotWorkIsRefused(t *testing.T) {
-	for yaml, want := range map[string]string{
-		"relay: {}":                                                                             "relay.targets",
-		"relay: {targets: [{}]}":                                                                "by",
-		"relay: {targets: [{by: ftp://a}]}":                                                     "by",
-		"relay: {targets: [{by: 'http:///a'}]}":                                                 "no URL with a host",
-		"relay: {targets: [{by: http://a, exchange: b}]}":                                       "exchange",
-		"relay: {targets: [{by: http://a, format: xml}]}":                                       "format",
-		"relay: {targets: [{by: http://a, headers: {Message-Id: b}}]}":                          "set for each message",
-		"relay: {targets: [{by: http://a, headers: {\"a b\": b}}]}":                             "cannot be sent",
-		"relay: {targets: [{by: http://a}, {to: b, by: http://b}]}":                             "targets[1].to",
-		"relay: {retry: 10ms, targets: [{by: http://a}]}":                                       "relay.retry",
-		"relay: {source: 'a b', targets: [{by: http://a}]}":                                     "relay.source",
-		"relay: {targets: [{by: 'http://me:secret@a b/'}]}":                                     "this value",
-		"relay: {targets: [{to: 'a', by: http://a}, {by: http://b}, {to: '**', by: http://c}]}": "targets[2].to",
-	} {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped("upstream: {url: http://a}\n"+yaml+"\n")), nil)
-		if err == nil {
-			err = c.Check()
-		}
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v; want %s", yaml, err, want)
-		}
-	}
-}

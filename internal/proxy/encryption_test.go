@@ -116,26 +116,3 @@ func TestStoredResponsesAreEncryptedAndKeysRotateWhileTheProxyRuns(t *testing.T)
 		t.Errorf("got %d %s; want r.replayed()", r.status, r.body)
 	}
 }
-
-func TestWrongEncryptionsAreErrorsWithTheirLine(t *testing.T) {
-	dir := keyFiles(t, "a")
-	for name, text := range map[string]string{"short": "c2hvcnQ=", "zeros": base64.StdEncoding.EncodeToString(make([]byte, 32)), "empty": ""} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, tc := range map[string]wrong{
-		"no keys":       {head + "encryption: {accept_plain: true}\n", []string{"stet.yaml:2: encryption.keys: required"}},
-		"no name":       {head + "encryption:\n  keys:\n    - file: " + dir + "/a\n", []string{"stet.yaml:4: encryption.keys[0].name: 0 bytes"}},
-		"no file":       {head + "encryption:\n  keys:\n    - name: a\n", []string{"stet.yaml:4: encryption.keys[0].file: required"}},
-		"missing file":  {head + "encryption:\n  keys:\n    - name: a\n      file: " + dir + "/none\n", []string{"stet.yaml:5: encryption.keys[0].file: ", "no such file"}},
-		"short":         {head + "encryption:\n  keys:\n    - name: a\n      file: " + dir + "/short\n", []string{"stet.yaml:5: encryption.keys[0].file: ", "32 bytes in base64"}},
-		"empty":         {head + "encryption: {keys: [{name: a, file: " + dir + "/empty}]}\n", []string{"32 bytes in base64"}},
-		"zeros":         {head + "encryption: {keys: [{name: a, file: " + dir + "/zeros}]}\n", []string{"nothing but zeros"}},
-		"same name":     {head + "encryption: {keys: [{name: a, file: " + dir + "/a}, {name: a, file: " + dir + "/a}]}\n", []string{`two by the name of "a"`}},
-		"same secret":   {head + "encryption: {keys: [{name: a, file: " + dir + "/a}, {name: b, file: " + dir + "/a}]}\n", []string{`encryption.keys[1].file: the key "a" has the same secret`}},
-		"unknown field": {head + "encryption:\n  keys:\n    - secret: x\n", []string{"stet.yaml:4: ", `"secret" is no field of encryption.keys[0]`}},
-	} {
-		t.Run(name, tc.isAnError)
-	}
-}

@@ -286,23 +286,3 @@ func TestDrainingWaitsForNoClientThatIsStuck(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
-
-func TestInvalidLimitsAreErrors(t *testing.T) {
-	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
-	for yaml, want := range map[string]string{
-		"limits: {connections: -1}":                     "limits.connections: -1 is negative",
-		"limits: {memory: 1}":                           "limits.memory: 1 bytes are too few",
-		"limits: {memory: -1}":                          "is no size",
-		"limits: {memory: 2MiB, memory_per_peer: 3MiB}": "limits.memory_per_peer: 3145728 bytes; give it",
-		"limits: {memory_per_peer: 1KiB}":               "limits.memory_per_peer: 1024 bytes; give it",
-		"limits: {min_rate: 0}":                         "is no size",
-		"limits: {longest: 0s}":                         "must be longer than zero",
-		"limits: {stall: -1s}":                          "is negative",
-		"limits: {upload: 0s}":                          "must be longer than zero",
-		"limits: {writes: 1s}":                          `"writes" is no field of limits`,
-	} {
-		if _, err := parse(t, head+yaml, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q is missing from %v", yaml, want, err)
-		}
-	}
-}

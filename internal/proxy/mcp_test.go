@@ -407,31 +407,3 @@ func TestResolutionOfAVerifierIsAResult(t *testing.T) {
 		t.Errorf("got %s", r.body)
 	}
 }
-
-func TestWrongRoutesOfToolsAreErrors(t *testing.T) {
-	for more, words := range map[string]string{
-		"methods: [POST, PUT]":           "routes[0].methods",
-		"key_pointer: /a":                "routes[0].key_pointer",
-		"fingerprint: json":              "routes[0].fingerprint",
-		"ignore: [/a]":                   "routes[0].ignore",
-		"async: {}":                      "routes[0].async",
-		"settles: service":               "routes[0].settles",
-		"pass: true":                     "routes[0].mcp",
-		"mcp: {key_name: a/b/c}":         "routes[0].mcp.key_name",
-		"mcp: {key_name: dev.mcp/key}":   "reserved",
-		"mcp: {unprotected: [a, b, a]}":  "routes[0].mcp.unprotected",
-		"mcp: {unprotected: ['']}":       "routes[0].mcp.unprotected",
-		"mcp: {}\n    methods: [post]":   "routes[0].methods",
-		"mcp: {}\n    max_wait: 10s":     "",
-		"mcp: {}\n    wait: 1m":          "",
-		"mcp: {key_name: claudecode/id}": "",
-	} {
-		if !strings.HasPrefix(more, "mcp") {
-			more = "mcp: {}\n    " + more
-		}
-		err := parsed(t, "upstream: {url: 'http://127.0.0.1:1'}\nscope: single-tenant\nstore: memory\nroutes:\n  - path: /mcp\n    "+more+"\n").Check()
-		if (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
-			t.Errorf("%q: %v; want %q", more, err, words)
-		}
-	}
-}

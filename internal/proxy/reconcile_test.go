@@ -273,39 +273,6 @@ func TestProxyReconcilesUntilItIsReconfigured(t *testing.T) {
 	stettest.Eventually(t, "the outcome after another reload", func() bool { return f.state("k2") == store.Completed })
 }
 
-func TestReconcileWithoutAVerifierIsAnError(t *testing.T) {
-	for name, c := range map[string]struct{ yaml, want string }{
-		"nothing":       {"reconcile:\n", "reconcile: {}"},
-		"no verifier":   {"reconcile: {}\nroutes: [{path: /a}]\n", "no route has a verify"},
-		"retries only":  {"reconcile: {}\nroutes: [{path: /a, verify: {url: /v, retries_only: true}}]\n", "no route has a verify"},
-		"no scope":      {"reconcile: {}\nroutes: [{path: /a, verify: {url: /v}}]\n", "add keep_scope: true"},
-		"no key":        {"reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v}}]\n", "add keep_key: true"},
-		"no key, one":   {"scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v}}]\n", "keep_scope: true"},
-		"key, no scope": {"routes: [{path: /a, keep_key: true}]\n", "add keep_scope: true"},
-		"by luck":       {"routes: [{path: /a, verify: {url: /v, by: luck}}]\n", "none of key, reference and operation"},
-		"by nothing":    {"routes: [{path: /a, verify: {url: /v, by: reference}}]\n", "add reference"},
-		"no pointer":    {"routes: [{path: /a, reference: order}]\n", "neither header:NAME nor a JSON pointer"},
-		"bad pointer":   {"routes: [{path: /a, reference: /a~2}]\n", "routes[0].reference"},
-		"no name":       {"routes: [{path: /a, reference: 'header:'}]\n", "no name of a header"},
-		"rate":          {"reconcile: {rate: -1}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.rate"},
-		"concurrency":   {"reconcile: {concurrency: 100000}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.concurrency"},
-	} {
-		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", c.yaml)).Check(); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %q in it", name, err, c.want)
-		}
-	}
-	for name, yaml := range map[string]string{
-		"one tenant":   "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, keep_key: true, verify: {url: /v}}]\n",
-		"by operation": "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v, by: operation}}]\n",
-		"accepted":     "reconcile: {}\nroutes: [{path: /a, async: {}, verify: {url: /v}}]\n",
-		"tenants":      "reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}, {path: /b, verify: {url: /v, retries_only: true}}]\n",
-	} {
-		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", yaml)).Check(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // A service that finds operations by its own reference is not asked, on a retry either,
 // about an operation without a reference.
 func TestVerifierIsAskedByTheReference(t *testing.T) {

@@ -212,19 +212,3 @@ func TestHeaderThatMayBeTakenForTheKeyOrTheScopeIsRefused(t *testing.T) {
 		t.Errorf("got %d %s; want r.status == 200, s.count(\"k\") == 1", r.status, r.body)
 	}
 }
-
-func TestSpellingsThatContradictAreRefused(t *testing.T) {
-	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
-	for yaml, want := range map[string]string{
-		"unrouted: sometimes": `stet.yaml:2: unrouted: "sometimes" is none of protect, refuse and pass`,
-		"routes: [{path: /a, case_insensitive: true}, {path: /A, name: b, case_insensitive: true}]": "routes[1].case_insensitive",
-		"routes: [{path: /a, trailing_slash: true}, {path: '/a/{$$}', name: b}]":                    "routes[1].path",
-		"routes: [{path: '/a/{$$}', trailing_slash: true}, {path: /a, name: b}]":                    "routes[1].path",
-		"routes: [{path: /a, name: unrouted}]":                                                      "by the name of unrouted",
-	} {
-		_, err := parse(t, head+yaml, nil)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q is missing from %v", yaml, want, err)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package proxy_test
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"reflect"
 	"regexp"
@@ -13,16 +12,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/stet-go/stet/internal/proxy"
+	"github.com/stet-go/stet/internal/test/stettest"
 )
-
-var updateSchema = flag.Bool("update", false, "write schema.json anew")
 
 func TestSchemaHasTheTypesAndTheCommentsOfTheReference(t *testing.T) {
 	text, missing := schemaOf(proxy.Reference)
 	for _, path := range missing {
 		t.Errorf("reference.yaml says nothing of %s: write a comment before or behind it", path)
 	}
-	if *updateSchema {
+	if *stettest.Update {
 		if err := os.WriteFile("schema.json", text, 0o644); err != nil { //nolint:gosec // everybody may read it
 			t.Fatal(err)
 		}

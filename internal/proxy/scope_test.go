@@ -182,23 +182,6 @@ func TestScopeMayBeTheHostOrSeveralTogether(t *testing.T) {
 	}
 }
 
-func TestWrongScopesAreErrorsWithTheirLine(t *testing.T) {
-	for name, tc := range map[string]wrong{
-		"bad scope in list": {head + "scope: [host, everybody]\n", []string{"stet.yaml:2: ", `"everybody" is none of`}},
-		"nothing in list":   {head + "scope: []\n", []string{"required"}},
-		"list in list":      {head + "scope: [host, [mtls]]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
-		"list of itself":    {head + "scope: &a [host, *a]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
-		"single in list":    {head + "scope: [host, single-tenant]\n", []string{"single-tenant has no place in a list"}},
-		"twice in list":     {head + "scope: ['header:X-A', 'header:x-a']\n", []string{"twice"}},
-		"unknown in list":   {head + "scope: [{heder: X-A}]\n", []string{"stet.yaml:2: ", `"heder" is no field of scope[0]`}},
-		"unknown mtls":      {head + "scope: mtls:email\n", []string{`"mtls:email" is none of`}},
-		"two keys":          {head + "scope: {jwt: {secret: " + strings.Repeat("s", 32) + ", jwks_file: x}}\n", []string{"one of jwks_file, key_file and secret"}},
-		"endless, no key":   {head + "scope: {jwt: {header: X-T, allow_endless: true}}\n", []string{"together with the signature"}},
-	} {
-		t.Run(name, tc.isAnError)
-	}
-}
-
 // checked returns the errors of a configuration.
 func checked(t *testing.T, yaml string) error {
 	t.Helper()

@@ -1,0 +1,43 @@
+package stettest
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Update is the test flag -update: tests write their tables in testdata anew. Read the
+// difference before you commit it.
+var Update = flag.Bool("update", false, "write the tables in testdata anew")
+
+// Cases runs the cases of a file, in their order, and compares their results. A case is a
+// line "-- NAME", the input, and the result. Each line of the result begins with "=> ".
+func Cases(t *testing.T, file string, run func(t *testing.T, input string) string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := strings.Split("\n"+string(text), "\n-- ")
+	for i, c := range cases[1:] {
+		name, body, _ := strings.Cut(c, "\n")
+		body, want, _ := strings.Cut("\n"+body, "\n=> ")
+		input, want := strings.Trim(body, "\n")+"\n", strings.TrimSpace("=> "+want)
+		if input == "\n" {
+			input = ""
+		}
+		t.Run(name, func(t *testing.T) {
+			got := "=> " + strings.ReplaceAll(strings.TrimSpace(run(t, input)), "\n", "\n=> ")
+			if got != want && !*Update {
+				t.Errorf("%s:\n%sgot\n%s\nwant\n%s", file, input, got, want)
+			}
+			cases[i+1] = name + "\n" + input + got + "\n"
+		})
+	}
+	if *Update {
+		if err := os.WriteFile(file, []byte(strings.Join(cases, "\n-- ")[1:]), 0o644); err != nil { //nolint:gosec // a file of the repository
+			t.Fatal(err)
+		}
+	}
+}
