@@ -212,25 +212,3 @@ func TestCallThatMeetsAnUnreadableRecordDoesNothingToIt(t *testing.T) {
 		}
 	}
 }
-
-func TestExtendReturnsDamagedClaimsBesideLostOnes(t *testing.T) {
-	s := openStore(t, Options{})
-	claims := make([]store.Claim, 3)
-	for i := range claims {
-		claims[i] = mustClaim(t, s, request(fmt.Sprint(i))).Claim()
-	}
-	bad := mustClaim(t, s, request("bad"))
-	damageRow(t, s, bad.ID, damages["a state of tomorrow"])
-	gone := mustClaim(t, s, request("gone"))
-	mustSettle(t, s, gone.Claim(), "done")
-	lost, err := s.Extend(t.Context(), append(claims, bad.Claim(), gone.Claim()), time.Hour)
-	partial, ok := errors.AsType[*store.PartialError](err)
-	if !ok || len(partial.Claims) != 1 || partial.Claims[0] != bad.Claim() || len(lost) != 1 || lost[0] != gone.Claim() {
-		t.Errorf("Extend: %v, %v", lost, err)
-	}
-	for _, c := range claims {
-		if rec := mustRead(t, s, c.ID); rec.LeaseLeft < 59*time.Minute {
-			t.Fatalf("not renewed: %+v", rec)
-		}
-	}
-}

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet/internal/test/stettest"
 	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet/internal/test/stettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,13 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 )
 
@@ -46,113 +43,18 @@ func never(t *testing.T) func(context.Context, *sql.Tx, store.Record) (store.Set
 	}
 }
 
-func TestTransactionHoldsEffectAndRecord(t *testing.T) {
-	s := ledger(t, Options{})
-	req := request("k")
-	var during store.Record
-	rec, err := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
-		during = r
-		if other := mustRead(t, s, req.ID); other.State != store.None {
-			t.Errorf("seen from outside before the commit: %+v", other)
-		}
-		return charge(ctx, tx, r)
-	})
-	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner || string(rec.Result.Body) != "charged" {
-		t.Fatalf("RunTx: %+v, %v", rec, err)
-	}
-	if during.State != store.Running || during.Owner != req.Owner || during.Fence != rec.Fence || during.Attempt != 1 {
-		t.Errorf("the record to be: %+v", during)
-	}
-	read := mustRead(t, s, req.ID)
-	if read.State != store.Completed || string(read.Result.Body) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
-		t.Errorf("afterwards: %+v, %d charges", read, charges(t, s))
-	}
-	again := request("k")
-	rec, err = s.RunTx(t.Context(), again, keep, never(t))
-	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner {
-		t.Errorf("a retry: %+v, %v", rec, err)
-	}
-}
-
-func TestTransactionRollsBackWithItsFunction(t *testing.T) {
-	boom := errors.New("boom")
-	for name, end := range map[string]func(){
-		"error":  nil,
-		"panic":  func() { panic(boom) },
-		"goexit": runtime.Goexit,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := ledger(t, Options{})
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				defer func() {
-					if p := recover(); name == "panic" && p != boom {
-						t.Errorf("recovered %v", p)
-					}
-				}()
-				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
-					out, err := charge(ctx, tx, r)
-					if end != nil {
-						end()
-					}
-					return out, errors.Join(err, boom)
-				})
-				if !errors.Is(err, boom) || errors.Is(err, store.ErrUnknown) {
-					t.Errorf("RunTx: %v", err)
-				}
-			}()
-			<-done
-			if rec := mustRead(t, s, request("k").ID); rec.State != store.None || charges(t, s) != 0 {
-				t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
-			}
-			// The gate is open again, and the next fence is still greater.
-			if _, err := s.RunTx(t.Context(), request("k"), keep, charge); err != nil {
-				t.Errorf("the next transaction: %v", err)
-			}
-		})
-	}
-}
-
-func TestTransactionAnswersWithoutRunning(t *testing.T) {
-	clock := newClock()
-	s := ledger(t, Options{Clock: clock.Now})
-	held := request("k")
-	mustClaim(t, s, held)
-
-	other := request("k")
-	other.Fingerprint = stet.NewFingerprint([]byte("other"))
-	if _, err := s.RunTx(t.Context(), other, keep, never(t)); !errors.Is(err, store.ErrMismatch) {
-		t.Errorf("another fingerprint: %v", err)
-	}
-	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != store.Running || rec.Owner != held.Owner {
-		t.Errorf("running elsewhere: %+v, %v", rec, err)
-	}
-	if _, err := s.RunTx(t.Context(), held, keep, never(t)); !errors.Is(err, store.ErrUnknown) {
-		t.Errorf("running under the same owner: %v", err)
-	}
-	clock.Advance(2 * time.Minute)
-	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != store.Unknown {
-		t.Errorf("lapsed: %+v, %v", rec, err)
-	}
-	if rec := mustRead(t, s, held.ID); rec.State != store.Unknown {
-		t.Errorf("a lapsed record was not unknown durably: %+v", rec)
-	}
-}
-
-func TestTransactionRunsWhatWasReleased(t *testing.T) {
+func TestTransactionOfAnOwnerThatHasClaimedRunsNothing(t *testing.T) {
 	s := ledger(t, Options{})
 	first := request("k")
 	claimed := mustClaim(t, s, first)
+	if _, err := s.RunTx(t.Context(), first, keep, never(t)); !errors.Is(err, store.ErrUnknown) {
+		t.Errorf("running under the same owner: %v", err)
+	}
 	if err := s.Release(t.Context(), claimed.Claim(), keep); err != nil {
 		t.Fatal(err)
 	}
 	if rec, err := s.RunTx(t.Context(), first, keep, never(t)); err != nil || rec.State != store.Retryable {
 		t.Errorf("by the owner that released it: %+v, %v", rec, err)
-	}
-	rec, err := s.RunTx(t.Context(), request("k"), keep, charge)
-	if err != nil || rec.State != store.Completed || rec.Attempt != 2 || rec.Fence <= claimed.Fence {
-		t.Errorf("by another: %+v, %v", rec, err)
 	}
 }
 
@@ -253,24 +155,6 @@ func TestClaimIsSettledInTheCallersTransaction(t *testing.T) {
 				t.Errorf("after the commit: %+v", now)
 			}
 		})
-	}
-}
-
-func TestSettledInATransactionRolledBackStaysRunning(t *testing.T) {
-	s := openStore(t, Options{})
-	rec := mustClaim(t, s, request("k"))
-	tx, err := s.DB().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("done"), keep); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if now := mustRead(t, s, rec.ID); now.State != store.Running {
-		t.Errorf("got %+v; want now.State == store.Running", now)
 	}
 }
 

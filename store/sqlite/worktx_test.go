@@ -166,33 +166,6 @@ func TestReturnAfterAnUnacknowledgedCommit(t *testing.T) {
 	}
 }
 
-func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
-	s := ledger(t, Options{})
-	for _, commit := range []bool{false, true} {
-		req := request("k")
-		tx, err := s.DB().BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := charge(t.Context(), tx, store.Record{}); err != nil {
-			t.Fatal(err)
-		}
-		if rec, err := s.AcceptTx(t.Context(), tx, req, []byte("work"), 0); err != nil || rec.State != store.Accepted {
-			t.Fatalf("AcceptTx: %+v, %v", rec, err)
-		}
-		end, want, n := tx.Rollback, store.None, 0
-		if commit {
-			end, want, n = tx.Commit, store.Accepted, 1
-		}
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
-		if rec := mustRead(t, s, req.ID); rec.State != want || charges(t, s) != n {
-			t.Errorf("committed: %v; the record is %+v, and there are %d charges", commit, rec, charges(t, s))
-		}
-	}
-}
-
 // It would wait for the writer that its own caller has.
 func TestWritesFromInsideInTxAreRefused(t *testing.T) {
 	s := openStore(t, Options{})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -199,25 +200,25 @@ func (c *txCase[Tx]) outcomes() {
 func (c *txCase[Tx]) rolledBack() {
 	mine := errors.New("out of stock")
 	req, row := c.request(c.long), stet.NewKey()
-	fail := func(how error) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = p.(error)
-			}
+	fail := func(how func() error) (err error) {
+		ended := make(chan struct{})
+		go func() { // Goexit ends it
+			defer close(ended)
+			defer func() {
+				if p := recover(); p != nil {
+					err = p.(error)
+				}
+			}()
+			_, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
+				return store.Settlement{}, errors.Join(c.h.Write(ctx, tx, row), how())
+			})
 		}()
-		_, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
-			if err := c.h.Write(ctx, tx, row); err != nil {
-				return store.Settlement{}, err
-			}
-			if how == nil {
-				panic(mine)
-			}
-			return store.Settlement{}, how
-		})
+		<-ended
 		return err
 	}
-	for name, how := range map[string]error{"an error": mine, "a panic": nil} {
-		if err := fail(how); !errors.Is(err, mine) {
+	returns := func() error { return mine }
+	for name, how := range map[string]func() error{"an error": returns, "a panic": func() error { panic(mine) }, "Goexit": func() error { runtime.Goexit(); return nil }} {
+		if err := fail(how); name != "Goexit" && !errors.Is(err, mine) {
 			c.Errorf("%s of the function came out as: %v", name, err)
 		}
 		c.rows("after "+name, row, 0)
@@ -235,7 +236,7 @@ func (c *txCase[Tx]) rolledBack() {
 	c.release(c.grant(req).Claim(), c.keep)
 	was := c.read(req.ID)
 	req = byAnother(req)
-	if err := fail(mine); !errors.Is(err, mine) {
+	if err := fail(returns); !errors.Is(err, mine) {
 		c.Errorf("an error of the function came out as: %v", err)
 	}
 	c.unchanged("a rollback", was)
