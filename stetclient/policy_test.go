@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetclient"
 )
 
@@ -193,21 +194,7 @@ func TestRetryBoundsEachCall(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	for name, o := range map[string]stetclient.Options{
-		"attempts": {Policy: stetclient.Policy{MaxAttempts: -1}},
-		"too many": {Policy: stetclient.Policy{MaxAttempts: stetclient.MaxMaxAttempts + 1}},
-		"elapsed":  {Policy: stetclient.Policy{MaxElapsed: -1}},
-		"cap":      {Policy: stetclient.Policy{Base: 2, Cap: 1}},
-		"header":   {Service: stetclient.Service{Header: "No Header"}},
-		"replayed": {Service: stetclient.Service{ReplayedHeader: "a:b"}},
-		"method":   {Methods: []string{""}},
-		"body":     {MaxBody: -1},
-		"age":      {MaxAge: -1},
-	} {
-		if _, err := stetclient.New(http.DefaultTransport, o); stet.KindOf(err) != stet.KindInvalid {
-			t.Errorf("%s: got %v, want stet.KindInvalid", name, err)
-		}
-	}
+	stettest.Options(t, "testdata/options.txt", func(o stetclient.Options) error { _, err := stetclient.New(http.DefaultTransport, o); return err })
 	if _, err := stetclient.Retry(t.Context(), stetclient.Policy{Base: -1}, func(context.Context) (int, error) { return 1, nil }); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("Retry: got %v, want stet.KindInvalid", err)
 	}

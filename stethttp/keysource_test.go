@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/store/memory"
 )
 
 func TestKeyInTheContentIsTheKey(t *testing.T) {
@@ -178,26 +176,4 @@ func TestRetryAfterHasTheConfiguredLength(t *testing.T) {
 	}
 	close(b.leave)
 	<-first
-}
-
-func TestWrongKeyOptionsAreRefused(t *testing.T) {
-	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
-	for want, o := range map[string]stethttp.Options{
-		"must begin with a slash":          {KeyPolicy: stethttp.KeyPolicy{Pointer: "id"}},
-		"a tilde is written ~0":            {KeyPolicy: stethttp.KeyPolicy{Pointer: "/a~2"}},
-		"a tilde is written":               {KeyPolicy: stethttp.KeyPolicy{Pointer: "/a~"}},
-		"MinLength is 256":                 {KeyPolicy: stethttp.KeyPolicy{MinLength: 256}},
-		"MinLength is -1":                  {KeyPolicy: stethttp.KeyPolicy{MinLength: -1}},
-		"no key would do":                  {KeyPolicy: stethttp.KeyPolicy{UUID: true, MinLength: 37}},
-		"MinEntropy is 1025":               {KeyPolicy: stethttp.KeyPolicy{MinEntropy: 1025}},
-		"MinEntropy is 101":                {KeyPolicy: stethttp.KeyPolicy{UUID: true, MinEntropy: 101}},
-		"RetryAfter is -1ns":               {RetryAfter: -1},
-		"RetryAfter is 25h0m0s":            {RetryAfter: 25 * time.Hour},
-		`ReplayedHeader are both "X-Same"`: {Header: "x-same", Advanced: stethttp.Advanced{ReplayedHeader: "X-Same"}},
-	} {
-		o.Scope = stethttp.SingleTenant
-		if _, err := stethttp.New(engine, o); err == nil || stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", want, err)
-		}
-	}
 }

@@ -226,19 +226,6 @@ func TestOwnNotExecutedInTheMannerOfStoreExecuted(t *testing.T) {
 	wantReply(t, s.post("k", "422 no amount"), 422, "422 no amount", true)
 }
 
-func TestResponsesThatContradictAreRefused(t *testing.T) {
-	engine := stettest.Engine(t, newFaulty(), stet.Options{})
-	for _, o := range []stethttp.Options{
-		{Responses: "store-everything"},
-		{Responses: stethttp.StoreAll, NotExecuted: stethttp.NotExecuted},
-	} {
-		o.Scope = stethttp.SingleTenant
-		if _, err := stethttp.New(engine, o); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "Responses") {
-			t.Errorf("%+v: %v", o.Responses, err)
-		}
-	}
-}
-
 // No client can correct the request of an operation that a worker runs: it is repeated if
 // nothing was executed, and not if it was refused.
 func TestRespondDoesNotRepeatRefusals(t *testing.T) {

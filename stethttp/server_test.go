@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/stettest"
@@ -296,21 +295,14 @@ func TestScopeIsRequired(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, m, err)
 		}
 	}
-	for name, o := range map[string]stethttp.Options{
-		"header":       {Header: "Idempotency Key"},
-		"replayed":     {Advanced: stethttp.Advanced{ReplayedHeader: "a:b"}},
-		"method":       {Methods: []string{"PO ST"}},
-		"empty method": {Methods: []string{""}},
-		"max body":     {MaxBody: -1},
-		"max wait":     {MaxWait: time.Hour},
-		"problem base": {Advanced: stethttp.Advanced{ProblemBase: "/problems/"}},
-		"set-cookie":   {Advanced: stethttp.Advanced{KeepHeaders: []string{"set-cookie"}}},
-		"drop":         {Advanced: stethttp.Advanced{DropHeaders: []string{""}}},
-	} {
+	stettest.Options(t, "testdata/options.txt", func(o stethttp.Options) error {
 		o.Scope = scope
-		if _, err := stethttp.New(engine, o); stet.KindOf(err) != stet.KindInvalid {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := stethttp.New(engine, o)
+		return err
+	})
+	contradiction := stethttp.Options{Scope: scope, Responses: stethttp.StoreAll, NotExecuted: stethttp.NotExecuted}
+	if _, err := stethttp.New(engine, contradiction); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "Responses") {
+		t.Errorf("StoreAll with NotExecuted: %v", err)
 	}
 }
 

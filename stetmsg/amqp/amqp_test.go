@@ -332,12 +332,7 @@ func TestWrongOptionsAndRefusalsAreErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, o := range []amqp.Options{{}, {URL: f.url}, {Queue: "q"}, {URL: f.url, Queue: "q", Prefetch: -1},
-		{URL: f.url, Queue: "q", QueueType: "stream"}, {URL: f.url, Queue: "q", DeadLetterQueue: "q"}, {URL: f.url, Queue: "q", DeadLetterExchange: "x", DeadLetterQueue: "y"}} {
-		if _, err := amqp.New(c, o); stet.KindOf(err) != stet.KindInvalid {
-			t.Errorf("%d: %v", i, err)
-		}
-	}
+	stettest.Options(t, "testdata/options.txt", func(o amqp.Options) error { _, err := amqp.New(c, o); return err })
 	if _, err := amqp.New(nil, amqp.Options{URL: f.url, Queue: "q"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}

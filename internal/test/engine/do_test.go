@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -172,27 +173,12 @@ func TestDerivedKeysAreStableAndApart(t *testing.T) {
 }
 
 func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
-	for name, o := range map[string]stet.Options{
-		"negative lease":         {Policy: stet.Policy{Lease: -1}},
-		"tiny lease":             {Policy: stet.Policy{Lease: 1}},
-		"lease beyond retention": {Policy: stet.Policy{Lease: 2 * 3600e9, Retention: store.Retention{Result: 3600e9}}},
-		"short tombstone":        {Policy: stet.Policy{Retention: store.Retention{Result: 2 * 3600e9, Tombstone: 3600e9}}},
-		"negative retention":     {Policy: stet.Policy{Retention: store.Retention{Result: -1}}},
-		"negative wait":          {Policy: stet.Policy{Wait: -1}},
-		"endless wait":           {Policy: stet.Policy{Wait: math.MaxInt64}},
-		"huge result":            {Policy: stet.Policy{MaxResult: math.MaxInt}},
-		"no such stale":          {Policy: stet.Policy{Stale: stet.ItDidNotHappen()}},
-		"in a class":             {Classes: map[string]stet.Policy{"x": {Wait: -1}}},
-		"class without name":     {Classes: map[string]stet.Policy{"": {}}},
-		"negative run timeout":   {Policy: stet.Policy{RunTimeout: -1}},
-		"negative waiters":       {MaxWaiters: -1},
-		"endless run":            {Policy: stet.Policy{RunTimeout: math.MaxInt64}},
-		"endless store call":     {StoreTimeout: math.MaxInt64},
-		"long namespace":         {Namespace: string(make([]byte, 5000))},
-	} {
-		if e, err := stet.New(memory.New(memory.Options{}), o); stet.KindOf(err) != stet.KindInvalid {
-			t.Errorf("%s was accepted: %v %v", name, e, err)
-		}
+	stettest.Options(t, "testdata/options.txt", func(o stet.Options) error { _, err := stet.New(memory.New(memory.Options{}), o); return err })
+	if _, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Stale: stet.ItDidNotHappen()}}); stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("a resolution that is no Stale: %v", err)
+	}
+	if _, err := stet.New(memory.New(memory.Options{}), stet.Options{Namespace: string(make([]byte, 5000))}); stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("a long namespace: %v", err)
 	}
 	var unopened *memory.Store
 	for _, none := range []store.Store{nil, unopened} {

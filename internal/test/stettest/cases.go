@@ -1,10 +1,13 @@
 package stettest
 
 import (
+	"encoding/json"
 	"flag"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stet-go/stet"
 )
 
 // Update is the test flag -update: tests write their tables in testdata anew. Read the
@@ -40,4 +43,26 @@ func Cases(t *testing.T, file string, run func(t *testing.T, input string) strin
 			t.Fatal(err)
 		}
 	}
+}
+
+// Options runs the cases of a file, whose inputs are options as JSON with durations in
+// nanoseconds. try returns the error of a constructor, which must be of KindInvalid.
+func Options[O any](t *testing.T, file string, try func(O) error) {
+	t.Helper()
+	Cases(t, file, func(t *testing.T, input string) string {
+		var o O
+		d := json.NewDecoder(strings.NewReader(input))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		err := try(o)
+		if err == nil {
+			return "accepted"
+		}
+		if stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("%v is %v, %v; want an invalid argument", err, stet.KindOf(err), stet.ExecutionOf(err))
+		}
+		return err.Error()
+	})
 }
