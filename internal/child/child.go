@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	startTimeout = 20 * time.Second // until a child is ready
-	keptErrors   = 8 << 10          // bytes of a child's standard error
-	ready        = "ready "         // goes before the address
+	startTimeout = time.Minute // until a child is ready
+	keptErrors   = 8 << 10     // bytes of a child's standard error
+	ready        = "ready "    // goes before the address
 )
 
 // Command says how a child is started.
@@ -29,6 +29,9 @@ type Command struct {
 	Path string   // default: this very program
 	Args []string // after the path
 	Env  []string // added to this program's environment
+	// Listens reports whether a line of the output says that the program is ready. Stop kills
+	// such a program. Default: the program calls Ready, and watches its standard input.
+	Listens func(line string) bool
 }
 
 // Process is a running child.
@@ -38,6 +41,7 @@ type Process struct {
 
 	cmd    *exec.Cmd
 	stdin  io.Closer
+	deaf   bool // it does not watch its standard input
 	said   tail
 	exited chan struct{} // closed when the process has been reaped
 }
@@ -57,7 +61,7 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 	// this process dies.
 	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // see above
 	cmd.Env = append(os.Environ(), c.Env...)
-	p := &Process{cmd: cmd, exited: make(chan struct{})}
+	p := &Process{cmd: cmd, deaf: c.Listens != nil, exited: make(chan struct{})}
 	cmd.Stderr = &p.said
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -68,6 +72,9 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Listens != nil {
+		cmd.Stderr = cmd.Stdout
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("the child cannot be started: %w", err)
 	}
@@ -76,7 +83,12 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 		defer close(p.exited)
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
-			if a, ok := strings.CutPrefix(lines.Text(), ready); ok && len(addr) == 0 {
+			a, ok := strings.CutPrefix(lines.Text(), ready)
+			if c.Listens != nil {
+				_, _ = fmt.Fprintln(&p.said, lines.Text())
+				a, ok = "", c.Listens(lines.Text())
+			}
+			if ok && len(addr) == 0 {
 				addr <- a
 			}
 		}
@@ -133,6 +145,10 @@ func (p *Process) Kill() {
 // Stop asks the child to end, by closing its standard input, and waits; after
 // grace it is killed.
 func (p *Process) Stop(grace time.Duration) {
+	if p.deaf {
+		p.Kill()
+		return
+	}
 	_ = p.stdin.Close()
 	t := time.NewTimer(grace)
 	defer t.Stop()

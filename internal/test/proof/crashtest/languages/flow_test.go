@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
@@ -21,11 +21,10 @@ type flow struct {
 	program string
 	store   string
 	route   string // more of the route
-	kills   [2]*budget
 }
 
 // aside adds a process of stet to a crash test.
-func (f *flow) aside(t *testing.T, addr, upstream, worker, command string, kills *budget) {
+func (f *flow) aside(t *testing.T, addr, upstream, worker, command string, kills plan) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "stet.yaml")
 	text := fmt.Sprintf(`store: %s
@@ -40,33 +39,32 @@ routes:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.killer.lanes = append(f.killer.lanes, &lane{addr: addr, kills: kills, command: func(string) *exec.Cmd {
-		return exec.Command(f.program, command, "--config", config, "--admin-listen", "off")
-	}})
+	f.killer.add(addr, kills, func(string) child.Command {
+		return foreign(nil, f.program, command, "--config", config, "--admin-listen", "off")
+	})
 }
 
 // before adds a sidecar before each service, the first with a worker inside, and two
 // workers beside them.
-func (f *flow) before(t *testing.T, services []*lane, sidecars, workers *budget) {
+func (f *flow) before(t *testing.T, services []*lane, sidecars, workers plan) {
 	t.Helper()
-	f.kills = [2]*budget{sidecars, workers}
 	for i, service := range services {
 		addr := freeAddr(t)
 		worker := "inside"
 		if i > 0 {
 			worker = "elsewhere"
 		}
-		f.aside(t, addr, service.addr, worker, "proxy", sidecars)
+		f.aside(t, addr, service.Addr, worker, "proxy", sidecars)
 		f.killer.fronts = append(f.killer.fronts, addr)
 	}
 	for i := range 2 {
-		f.aside(t, freeAddr(t), services[i%len(services)].addr, "elsewhere", "worker", workers)
+		f.aside(t, freeAddr(t), services[i%len(services)].Addr, "elsewhere", "worker", workers)
 	}
 }
 
 // besides is how many processes of stet of a kind are killed, if there are so many kinds
 // in this half.
-func besides(kinds int) *budget { return newBudget(*sidecarKills/2/kinds, []string{anyMoment}) }
+func besides(kinds int) plan { return newPlan(*sidecarKills/2/kinds, outside) }
 
 // Operations are accepted with 202 by sidecars, and asked for by messages, and paid by services
 // that settle by SQL. Services, sidecars, workers, consumers, PostgreSQL and RabbitMQ are killed, and stopped for longer than a
@@ -76,7 +74,7 @@ func flowSettled(t *testing.T, all *total) {
 	s.prefer = "wait=1"
 	s.serverKills = (*serverKills + 2) / 3
 	s.broker, s.brokerKills = rig.NewRabbitMQ(t, rig.RabbitMQOptions{}), *serverKills-s.serverKills-*serverKills/3
-	services, sidecars, workers, consumers := newBudget(*serviceKills/2, points), besides(3), besides(3), besides(3)
+	services, sidecars, workers, consumers := newPlan(*serviceKills/2, points), besides(3), besides(3), besides(3)
 	of := func(l language, kind string) language { return language{l.name, []string{kind}, l.prepare} }
 	lanes := append(s.services(t, of(python, "fastapi"), services, "SIDECAR=1"), s.services(t, of(node, "express"), services, "SIDECAR=1")...)
 	f := &flow{killer: s, program: rig.Stet(t), store: s.url, route: ", settles: service"}
@@ -84,13 +82,12 @@ func flowSettled(t *testing.T, all *total) {
 	m := f.consumers(t, lanes, consumers)
 	s.during(t)
 	v, by := s.judged(t)
-	t.Logf("settled by %v, %d of them for messages; services: %v; sidecars: %v; workers: %v; consumers: %v", by, len(m.keys), services, sidecars, workers, consumers)
+	t.Logf("settled by %v, %d of them for messages; killed: %v", by, len(m.keys), s.Tally().At)
 	if s.perhaps > 0 {
 		v.Unknown = append(v.Unknown, fmt.Sprintf("%d answers said that an outcome is unknown", s.perhaps))
 	}
-	all.kills += services.kills()
-	all.sidecars += sidecars.kills() + workers.kills() + consumers.kills()
-	all.brokers += int(s.brokers.Load())
+	all.kills += services.kills
+	all.sidecars += sidecars.kills + workers.kills + consumers.kills
 	perhaps := all.perhaps
 	all.add(s, v)
 	all.perhaps = perhaps
@@ -114,13 +111,9 @@ func flowVerified(t *testing.T, all *total) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, sidecars, workers := newBudget(*serviceKills-*serviceKills/2, verifiedPoints), besides(2), besides(2)
-	l := language{"go", []string{"verified"}, func(*testing.T) func(string) *exec.Cmd {
-		return func(string) *exec.Cmd {
-			cmd := exec.Command(program)
-			cmd.Env = []string{"LANGUAGES_BE=verified"}
-			return cmd
-		}
+	services, sidecars, workers := newPlan(*serviceKills-*serviceKills/2, verifiedPoints), besides(2), besides(2)
+	l := language{"go", []string{"verified"}, func(*testing.T) func(string) child.Command {
+		return func(string) child.Command { return foreign([]string{"LANGUAGES_BE=verified"}, program) }
 	}}
 	lanes := s.services(t, l, services)
 	lanes[0].owner(s.url)
@@ -134,9 +127,9 @@ func flowVerified(t *testing.T, all *total) {
 		t.Fatal(err)
 	}
 	v.Unknown = append(v.Unknown, unknown...)
-	t.Logf("services: %v; sidecars: %v; workers: %v", services, sidecars, workers)
-	all.kills += services.kills()
-	all.sidecars += sidecars.kills() + workers.kills()
+	t.Logf("killed: %v", s.Tally().At)
+	all.kills += services.kills
+	all.sidecars += sidecars.kills + workers.kills
 	all.add(s, v)
 }
 

@@ -1,8 +1,6 @@
 package languages
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,234 +8,80 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/test/proof/crashtest"
 	"github.com/stet-go/stet/internal/test/rig"
 )
 
 const (
-	anyMoment  = "at any moment" // a kill from outside
-	startsIn   = time.Minute
 	reachesIn  = 6 * time.Second // its point
 	lease      = 1500 * time.Millisecond
-	pausedFor  = 2 * lease
 	customers  = 16
 	patience   = 2 * time.Minute // for one key, when all is over
 	perRequest = 4 * time.Second
 )
 
 // points are where services die.
-var points = []string{"received", "begun", "written", "settle.before", "settle.after", "commit.before", "commit.after", "answer.before", "answer.after",
-	anyMoment, anyMoment, anyMoment}
+var points = []fault.Point{"received", "begun", "written", "settle.before", "settle.after", "commit.before", "commit.after", "answer.before", "answer.after",
+	crashtest.Anywhere, crashtest.Anywhere, crashtest.Anywhere}
 
-// budget is how many processes of a kind must be killed.
-type budget struct {
-	mu      sync.Mutex
-	left    int
-	byPoint map[string]int // killed so far
-	points  []string
-	next    int
-	spent   chan struct{}
-	want    int
+// outside are those of programs of stet.
+var outside = []fault.Point{crashtest.Anywhere}
+
+// plan is how many processes are killed, and where.
+type plan struct {
+	*crashtest.Plan
+	kills int
 }
 
-func newBudget(kills int, points []string) *budget {
-	b := &budget{left: kills, want: kills, byPoint: map[string]int{}, points: points, spent: make(chan struct{})}
-	if kills == 0 {
-		close(b.spent)
+func newPlan(kills int, points []fault.Point) plan {
+	var all []crashtest.Visit
+	for _, p := range points {
+		all = append(all, crashtest.Visit{Point: p})
 	}
-	return b
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	return plan{crashtest.NewPlan(rng, kills, all, func(rng *rand.Rand, v *crashtest.Visit) { v.N = 1 + rng.IntN(6) }), kills}
 }
-
-// take returns where the next process dies; "" if it is to live.
-func (b *budget) take() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.left == 0 {
-		return ""
-	}
-	b.left--
-	b.next++
-	return b.points[b.next%len(b.points)]
-}
-
-func (b *budget) died(at string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.byPoint[at]++
-	if b.kills() == b.want {
-		close(b.spent)
-	}
-}
-
-func (b *budget) giveBack() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left++
-}
-
-func (b *budget) kills() (n int) {
-	for _, k := range b.byPoint {
-		n += k
-	}
-	return n
-}
-
-func (b *budget) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var all []string
-	for _, p := range slices.Sorted(maps.Keys(b.byPoint)) {
-		all = append(all, fmt.Sprintf("%s %d", p, b.byPoint[p]))
-	}
-	return strings.Join(all, ", ")
-}
-
-// absence is how many servers are away, and how often that has changed.
-type absence struct{ now, changes atomic.Int64 }
 
 // lane is a place for one process after the other, at one address.
 type lane struct {
-	addr    string
-	command func(die string) *exec.Cmd // which says that it is listening
-	kills   *budget
-
-	mu  sync.Mutex
-	cmd *exec.Cmd // that runs
+	*crashtest.Lane
+	command func(die string) child.Command
 }
 
-// start starts a process, and returns when it listens, with a channel that is closed when
-// it has ended.
-func (l *lane) start(ctx context.Context, die string) (*exec.Cmd, <-chan struct{}, error) {
-	cmd := l.command(die)
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd.Stdout, cmd.Stderr = w, w
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err = cmd.Start()
-	_ = w.Close()
-	if err != nil {
-		_ = r.Close()
-		return nil, nil, err
-	}
-	l.mu.Lock()
-	l.cmd = cmd
-	l.mu.Unlock()
-	ready, ended := make(chan struct{}), make(chan struct{})
-	var said bytes.Buffer
-	go func() { // ends with the process
-		defer close(ended)
-		lines, open := bufio.NewScanner(io.LimitReader(r, 1<<26)), true
-		for lines.Scan() {
-			if said.Len() < 1<<16 {
-				fmt.Fprintln(&said, lines.Text())
-			}
-			if open && (strings.Contains(lines.Text(), "listening") || strings.Contains(lines.Text(), " works for ")) {
-				close(ready)
-				open = false
-			}
-		}
-		_ = cmd.Wait()
-		_ = r.Close()
-	}()
-	select {
-	case <-ready:
-		return cmd, ended, nil
-	case <-ended:
-		return nil, nil, fmt.Errorf("%s has ended: %s", cmd, said.String())
-	case <-time.After(startsIn):
-	case <-ctx.Done():
-	}
-	_ = cmd.Process.Kill()
-	<-ended
-	return nil, nil, fmt.Errorf("%s does not listen: %s", cmd, said.String())
+// foreign is a program in any language, which ends when this process does.
+func foreign(env []string, program ...string) child.Command {
+	return child.Command{Path: "setpriv", Args: append([]string{"--pdeathsig", "KILL"}, program...), Env: env, Listens: func(line string) bool {
+		return strings.Contains(line, "listening") || strings.Contains(line, " works for ")
+	}}
 }
 
-// hold starts processes that die one after the other, and then a process that lives until ctx ends.
-func (l *lane) hold(ctx context.Context, away *absence) error {
-	for ctx.Err() == nil {
-		at := l.kills.take()
-		die := ""
-		if at != "" && at != anyMoment {
-			die = fmt.Sprintf("%s:%d", at, 1+rand.IntN(6))
-		}
-		was, gone := away.changes.Load(), away.now.Load() > 0
-		cmd, ended, err := l.start(ctx, die)
-		if err == nil {
-			at, err = l.fate(ctx, cmd, ended, at)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && (gone || away.changes.Load() != was): // a server was away
-			if at != "" {
-				l.kills.giveBack()
-			}
-			time.Sleep(50 * time.Millisecond)
-		case err != nil:
-			return err
-		default:
-			l.kills.died(at)
-		}
-	}
-	return nil
+// add adds a lane.
+func (s *killer) add(addr string, kills plan, command func(die string) child.Command) *lane {
+	l := &lane{&crashtest.Lane{Addr: addr, Plan: kills.Plan}, command}
+	s.lanes[l.Lane] = l
+	s.Lanes = append(s.Lanes, l.Lane)
+	return l
 }
 
-// fate waits until a process has died, or kills it, and says where it was.
-func (l *lane) fate(ctx context.Context, cmd *exec.Cmd, ended <-chan struct{}, at string) (string, error) {
-	late := make(<-chan time.Time)
-	switch at {
-	case "":
-	case anyMoment:
-		late = time.After(50*time.Millisecond + rand.N(300*time.Millisecond))
-	default:
-		late = time.After(reachesIn)
-	}
-	select {
-	case <-ended:
-		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL || at == "" {
-			return at, fmt.Errorf("%s has ended by itself: %v", cmd, cmd.ProcessState)
-		}
-		return at, nil
-	case <-late:
-		at = anyMoment
-	case <-ctx.Done():
-	}
-	_ = cmd.Process.Kill()
-	<-ended
-	return at, nil
-}
-
-// pause stops what runs in a lane for longer than a lease.
-func (l *lane) pause() bool {
-	l.mu.Lock()
-	cmd := l.cmd
-	l.mu.Unlock()
-	if cmd == nil || cmd.Process.Signal(syscall.SIGSTOP) != nil {
-		return false
-	}
-	time.Sleep(pausedFor)
-	return cmd.Process.Signal(syscall.SIGCONT) == nil // it may have been killed
-}
-
-// crash test is one crash test.
+// killer is one crash test.
 type killer struct {
+	crashtest.Killer
+	till
+
 	server      *rig.PostgresServer
 	url         string // of the database, for its owner
-	lanes       []*lane
+	lanes       map[*crashtest.Lane]*lane
 	fronts      []string // where customers send requests
 	prefer      string   // what those say of waiting
 	serverKills int
@@ -256,77 +100,76 @@ type killer struct {
 	// enough says that customers may stop, once all kills are done. May be nil.
 	enough func(context.Context) bool
 
-	till
-	away          absence
-	killed, still atomic.Int64 // servers killed, processes paused
-	brokers       atomic.Int64 // brokers killed
+	brokers int // killed
 }
 
 // during has customers pay while processes die, until enough have.
 func (s *killer) during(t *testing.T) {
 	t.Helper()
 	s.keys = map[string]*told{}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	var lanes, others sync.WaitGroup
-	for _, l := range s.lanes {
-		lanes.Go(func() {
-			if err := l.hold(ctx, &s.away); err != nil {
-				cancel(err)
-			}
-		})
+	s.Flaky, s.Restart, s.Restarts = true, s.restart, s.serverKills+s.brokerKills
+	s.Command = func(l *crashtest.Lane, v crashtest.Visit, _ int) (child.Command, error) {
+		die := ""
+		if v.Point != "" && v.Point != crashtest.Anywhere {
+			die = fmt.Sprintf("%s:%d", v.Point, v.N)
+		}
+		return s.lanes[l].command(die), nil
 	}
-	open, closing := context.WithCancel(ctx)
+	s.Reach = func(v crashtest.Visit) time.Duration {
+		if v.Point == crashtest.Anywhere {
+			return 50*time.Millisecond + rand.N(300*time.Millisecond)
+		}
+		return reachesIn
+	}
+	if err := s.While(t.Context(), s.customers); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart kills PostgreSQL or the broker, in turn, and starts it again.
+func (s *killer) restart(ctx context.Context) error {
+	if done := s.Tally().Restarts; done >= s.serverKills || done%2 == 1 && s.brokers < s.brokerKills {
+		s.brokers++
+		return errors.Join(s.broker.Kill(), s.broker.Start(ctx))
+	}
+	return errors.Join(s.server.Kill(), s.server.Start(ctx))
+}
+
+// customers has customers pay until the faults have happened, and then ask for each payment again.
+func (s *killer) customers(ctx context.Context) error {
+	open, closing := context.WithCancelCause(ctx)
+	var all sync.WaitGroup
 	for c := range customers {
-		others.Go(func() {
+		all.Go(func() {
 			for i := 0; open.Err() == nil; i++ {
 				key := fmt.Sprintf("k-%d-%d", c, i)
 				first := rand.IntN(2) == 0
 				if first {
-					s.orders(ctx, cancel, key)
+					s.orders(ctx, closing, key)
 				}
 				s.pay(open, key)
 				if !first {
-					s.orders(ctx, cancel, key)
+					s.orders(ctx, closing, key)
 				}
 				time.Sleep(rand.N(20 * time.Millisecond))
 			}
 		})
 	}
-	others.Go(func() { s.killServers(open, cancel, s.server, s.serverKills, &s.killed) })
-	if s.broker != nil {
-		others.Go(func() { s.killServers(open, cancel, s.broker, s.brokerKills, &s.brokers) })
-	}
-	others.Go(func() {
-		for s.still.Load() < int64(s.pauses) && open.Err() == nil {
-			if s.lanes[rand.IntN(len(s.lanes))].pause() {
-				s.still.Add(1)
-			}
-		}
-	})
-	for _, l := range s.lanes {
-		select {
-		case <-l.kills.spent:
-		case <-ctx.Done():
-		}
-	}
-	for ctx.Err() == nil && (s.killed.Load() < int64(s.serverKills) || s.brokers.Load() < int64(s.brokerKills) || s.still.Load() < int64(s.pauses) || s.enough != nil && !s.enough(ctx)) {
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	err := s.Befall(open, func(ctx context.Context) error { return s.StopSome(ctx, rng, lease, s.pauses) })
+	for err == nil && open.Err() == nil && s.enough != nil && !s.enough(ctx) {
 		time.Sleep(20 * time.Millisecond)
 	}
-	closing()
-	others.Wait()
-	s.ask(ctx) // each again, of processes that live
+	closing(err)
+	all.Wait()
+	if cause := context.Cause(open); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	s.ask(ctx) // of processes that live
 	if s.after != nil && ctx.Err() == nil {
-		if err := s.after(ctx); err != nil {
-			cancel(err)
-		}
+		return s.after(ctx)
 	}
-	cause := context.Cause(ctx)
-	cancel(nil)
-	lanes.Wait()
-	if cause != nil {
-		t.Fatal(cause)
-	}
+	return nil
 }
 
 // orders has a payment asked for in another way, too.
@@ -340,45 +183,6 @@ func (s *killer) orders(ctx context.Context, cancel context.CancelCauseFunc, key
 	if err := s.more(ctx, key); err != nil {
 		cancel(err)
 	}
-}
-
-// server is what stands behind the processes.
-type server interface {
-	Kill() error
-	Start(ctx context.Context) error
-}
-
-func (s *killer) killServers(ctx context.Context, cancel context.CancelCauseFunc, server server, times int, killed *atomic.Int64) {
-	for i := range times {
-		for total, kills := s.kills(); kills < total*(i+1)/(times+1) && ctx.Err() == nil; total, kills = s.kills() {
-			time.Sleep(20 * time.Millisecond)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		s.away.now.Add(1)
-		s.away.changes.Add(1)
-		if err := errors.Join(server.Kill(), server.Start(ctx)); err != nil {
-			cancel(err)
-		}
-		s.away.changes.Add(1)
-		s.away.now.Add(-1)
-		killed.Add(1)
-	}
-}
-
-// kills counts the wanted and the finished kills.
-func (s *killer) kills() (want, n int) {
-	seen := map[*budget]bool{}
-	for _, l := range s.lanes {
-		if b := l.kills; !seen[b] {
-			seen[b] = true
-			b.mu.Lock()
-			want, n = want+b.want, n+b.kills()
-			b.mu.Unlock()
-		}
-	}
-	return want, n
 }
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: customers}, Timeout: perRequest}

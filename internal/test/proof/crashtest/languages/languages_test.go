@@ -6,11 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/test/proof/crashtest"
 	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/store/postgres"
 )
@@ -31,28 +35,22 @@ func TestMain(m *testing.M) {
 type language struct {
 	name    string
 	kinds   []string // one for each service
-	prepare func(t *testing.T) func(kind string) *exec.Cmd
+	prepare func(t *testing.T) func(kind string) child.Command
 }
 
 var (
-	python = language{"python", []string{"fastapi", "flask"}, func(t *testing.T) func(string) *exec.Cmd {
+	python = language{"python", []string{"fastapi", "flask"}, func(t *testing.T) func(string) child.Command {
 		const program = "/usr/bin/python3"
 		if out, err := exec.Command(program, "-c", "import fastapi, flask, psycopg, uvicorn").CombinedOutput(); err != nil {
 			t.Fatalf("%s lacks packages; run: make services (%v: %s)", program, err, out)
 		}
-		return func(string) *exec.Cmd {
-			cmd := exec.Command(program, "service.py")
-			cmd.Env = []string{"PYTHONPATH=" + filepath.Join(root(t), "clients", "python"), "PYTHONDONTWRITEBYTECODE=1"}
-			return cmd
+		return func(string) child.Command {
+			return foreign([]string{"PYTHONPATH=" + filepath.Join(root(t), "clients", "python"), "PYTHONDONTWRITEBYTECODE=1"}, program, "service.py")
 		}
 	}}
-	node = language{"node", []string{"express", "fastify"}, func(t *testing.T) func(string) *exec.Cmd {
+	node = language{"node", []string{"express", "fastify"}, func(t *testing.T) func(string) child.Command {
 		dir := install(t)
-		return func(string) *exec.Cmd {
-			cmd := exec.Command("node", "service.js")
-			cmd.Dir = dir
-			return cmd
-		}
+		return func(string) child.Command { return foreign(nil, "node", filepath.Join(dir, "service.js")) }
 	}}
 )
 
@@ -92,7 +90,7 @@ func install(t *testing.T) (dir string) {
 func newKiller(t *testing.T) *killer {
 	t.Helper()
 	server := rig.NewPostgres(t, rig.PostgresOptions{})
-	s := &killer{server: server, url: server.Database(t), serverKills: *serverKills, pauses: *pauses}
+	s := &killer{lanes: map[*crashtest.Lane]*lane{}, server: server, url: server.Database(t), serverKills: *serverKills, pauses: *pauses}
 	pool, err := pgxpool.New(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -117,38 +115,37 @@ func freeAddr(t *testing.T) string {
 }
 
 // services adds services to a crash test, each at an address of its own.
-func (s *killer) services(t *testing.T, l language, kills *budget, env ...string) (added []*lane) {
+func (s *killer) services(t *testing.T, l language, kills plan, env ...string) (added []*lane) {
 	t.Helper()
 	command := l.prepare(t)
 	url := strings.Replace(s.url, "postgres@", "shop@", 1)
 	for _, kind := range l.kinds {
 		addr := freeAddr(t)
 		_, port, _ := strings.Cut(addr, ":")
-		added = append(added, &lane{addr: addr, kills: kills, command: func(die string) *exec.Cmd {
+		added = append(added, s.add(addr, kills, func(die string) child.Command {
 			cmd := command(kind)
-			cmd.Env = append(append(os.Environ(), cmd.Env...), append(env, "DATABASE_URL="+url, "FLAVOUR="+kind, "PORT="+port, "DIE="+die)...)
+			cmd.Env = slices.Concat(cmd.Env, env, []string{"DATABASE_URL=" + url, "FLAVOUR=" + kind, "PORT=" + port, "DIE=" + die})
 			return cmd
-		}})
+		}))
 	}
-	s.lanes = append(s.lanes, added...)
 	return added
 }
 
 // sidecars adds one before each of the services.
-func (s *killer) sidecars(t *testing.T, services []*lane, kills *budget) {
+func (s *killer) sidecars(t *testing.T, services []*lane, kills plan) {
 	t.Helper()
 	program := rig.Stet(t)
 	for _, service := range services {
 		addr := freeAddr(t)
 		config := filepath.Join(t.TempDir(), "stet.yaml")
 		text := fmt.Sprintf("store: %s\nupstream: {url: http://%s}\nlisten: %s\nscope: header:X-Account\nroutes: [{path: /payments, settles: service, lease: %v, timeout: %v}]\n",
-			s.url, service.addr, addr, lease, lease)
+			s.url, service.Addr, addr, lease, lease)
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.lanes = append(s.lanes, &lane{addr: addr, kills: kills, command: func(string) *exec.Cmd {
-			return exec.Command(program, "proxy", "--config", config, "--admin-listen", "off")
-		}})
+		s.add(addr, kills, func(string) child.Command {
+			return foreign(nil, program, "proxy", "--config", config, "--admin-listen", "off")
+		})
 		s.fronts = append(s.fronts, addr)
 	}
 }
@@ -160,8 +157,10 @@ type total struct {
 }
 
 func (o *total) add(s *killer, v findings) {
-	o.servers += int(s.killed.Load())
-	o.pauses += int(s.still.Load())
+	tally := s.Tally()
+	o.servers += tally.Restarts - s.brokers
+	o.brokers += s.brokers
+	o.pauses += tally.Stops
 	o.keys += len(s.keys)
 	o.perhaps += s.perhaps
 	o.Twice, o.Lost, o.Unknown, o.Changed = append(o.Twice, v.Twice...), append(o.Lost, v.Lost...), append(o.Unknown, v.Unknown...), append(o.Changed, v.Changed...)
@@ -194,26 +193,26 @@ func (o *total) print(t *testing.T, name string) {
 func crashTest(t *testing.T, l language) {
 	var all total
 	alone := newKiller(t)
-	kills := newBudget(*serviceKills*2/3, points)
+	kills := newPlan(*serviceKills*2/3, points)
 	for _, service := range alone.services(t, l, kills) {
-		alone.fronts = append(alone.fronts, service.addr)
+		alone.fronts = append(alone.fronts, service.Addr)
 	}
 	alone.serverKills -= *serverKills / 3
 	alone.during(t)
 	v, _ := alone.judged(t)
 	all.add(alone, v)
-	t.Logf("alone: %v", kills)
+	t.Logf("alone: %v", alone.Tally().At)
 
 	behind := newKiller(t)
 	behind.serverKills = *serverKills / 3
-	rest, sidecars := newBudget(*serviceKills-*serviceKills*2/3, points), newBudget(*sidecarKills, []string{anyMoment})
+	rest, sidecars := newPlan(*serviceKills-*serviceKills*2/3, points), newPlan(*sidecarKills, outside)
 	behind.sidecars(t, behind.services(t, l, rest, "SIDECAR=1"), sidecars)
 	behind.during(t)
 	v, _ = behind.judged(t)
 	all.add(behind, v)
-	t.Logf("behind the sidecar: %v; sidecars: %v", rest, sidecars)
+	t.Logf("behind the sidecar: %v", behind.Tally().At)
 
-	all.kills, all.sidecars = kills.kills()+rest.kills(), sidecars.kills()
+	all.kills, all.sidecars = kills.kills+rest.kills, sidecars.kills
 	all.print(t, l.name)
 }
 
@@ -224,8 +223,8 @@ func TestNodePaysOnceWhateverDies(t *testing.T)   { crashTest(t, node) }
 func TestServiceThatPaysInAnotherTransactionIsFound(t *testing.T) {
 	s := newKiller(t)
 	s.serverKills, s.pauses = 0, 0
-	for _, service := range s.services(t, language{"python", []string{"fastapi"}, python.prepare}, newBudget(4, []string{"written", "settle.before"}), "DEFECT=apart") {
-		s.fronts = append(s.fronts, service.addr)
+	for _, service := range s.services(t, language{"python", []string{"fastapi"}, python.prepare}, newPlan(4, []fault.Point{"written", "settle.before"}), "DEFECT=apart") {
+		s.fronts = append(s.fronts, service.Addr)
 	}
 	s.during(t)
 	if v, _ := s.judged(t); len(v.Twice) == 0 {

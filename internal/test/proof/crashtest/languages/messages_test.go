@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/stet-go/stet/internal/child"
 )
 
 // posted are the messages that were published: each asks for a payment of its own.
@@ -28,7 +29,7 @@ type posted struct {
 const deadQueue = queue + ".dead"
 
 // consumers adds processes that hand messages to the services, and has customers publish some.
-func (f *flow) consumers(t *testing.T, services []*lane, kills *budget) *posted {
+func (f *flow) consumers(t *testing.T, services []*lane, kills plan) *posted {
 	t.Helper()
 	m := &posted{url: f.killer.broker.URL()}
 	for _, service := range services {
@@ -40,13 +41,13 @@ drain: 1s
 consume:
   - {name: messages, from: "%s", queue: %s, queue_type: classic, dead_letter: %s, post: /payments, settles: service, lease: %v, timeout: %v, concurrency: 4,
      max_attempts: 1000000, backoff: {first: 1s, longest: 1s}}
-`, f.store, service.addr, m.url, queue, deadQueue, lease, lease)
+`, f.store, service.Addr, m.url, queue, deadQueue, lease, lease)
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.killer.lanes = append(f.killer.lanes, &lane{kills: kills, command: func(string) *exec.Cmd {
-			return exec.Command(f.program, "consume", "--config", config, "--admin-listen", "off")
-		}})
+		f.killer.add("", kills, func(string) child.Command {
+			return foreign(nil, f.program, "consume", "--config", config, "--admin-listen", "off")
+		})
 	}
 	if err := m.publish(t.Context(), ""); err != nil { // which declares the queue
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +21,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/test/proof/crashtest"
 	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetmsg"
@@ -33,8 +34,8 @@ import (
 const queue = "payments"
 
 // goPoints are where processes in Go die.
-var goPoints = []string{string(fault.ClaimBefore), string(fault.HandlerBefore), string(fault.HandlerAfter), string(fault.SettleBefore), string(fault.SettleAfter),
-	string(fault.CommitBefore), string(fault.CommitAfter), anyMoment, anyMoment}
+var goPoints = []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter, fault.SettleBefore, fault.SettleAfter,
+	fault.CommitBefore, fault.CommitAfter, crashtest.Anywhere, crashtest.Anywhere}
 
 // inGo is the service, or the consumer, if this process must be one.
 func inGo() {
@@ -204,20 +205,18 @@ func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 	broker := rig.RabbitMQ(t)
 	p := newPublisher(t, broker.URL())
 	s.more = p.publish
-	kills := newBudget(*serviceKills/2, points)
+	kills := newPlan(*serviceKills/2, points)
 	of := func(l language, kind string) language { return language{l.name, []string{kind}, l.prepare} }
 	lanes := append(s.services(t, of(python, "fastapi"), kills), s.services(t, of(node, "express"), kills)...)
-	inGo := newBudget(*serviceKills-*serviceKills/2, goPoints)
+	inGo := newPlan(*serviceKills-*serviceKills/2, goPoints)
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"service", "consumer"} {
-		l := language{"go", []string{kind}, func(*testing.T) func(string) *exec.Cmd {
-			return func(string) *exec.Cmd {
-				cmd := exec.Command(program)
-				cmd.Env = []string{"LANGUAGES_BE=" + kind, "BROKER=" + broker.URL()}
-				return cmd
+		l := language{"go", []string{kind}, func(*testing.T) func(string) child.Command {
+			return func(string) child.Command {
+				return foreign([]string{"LANGUAGES_BE=" + kind, "BROKER=" + broker.URL()}, program)
 			}
 		}}
 		added := s.services(t, l, inGo)
@@ -227,7 +226,7 @@ func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 		}
 	}
 	for _, l := range lanes {
-		s.fronts = append(s.fronts, l.addr)
+		s.fronts = append(s.fronts, l.Addr)
 	}
 	s.after = func(ctx context.Context) error {
 		dead, err := p.drained(ctx)
@@ -250,14 +249,14 @@ func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 	}
 	s.during(t)
 	v, by := s.judged(t)
-	t.Logf("%v; in Go: %v", kills, inGo)
+	t.Logf("killed: %v", s.Tally().At)
 	for _, who := range all {
 		fmt.Printf("figure: mixed_by_%s = %d payments\n", who, by[who])
 		if by[who] == 0 {
 			t.Errorf("%s has made no payment", who)
 		}
 	}
-	sum := total{kills: kills.kills() + inGo.kills()}
+	sum := total{kills: kills.kills + inGo.kills}
 	sum.add(s, v)
 	sum.print(t, "mixed")
 }
@@ -265,7 +264,7 @@ func TestAllLanguagesTogetherPayOnce(t *testing.T) {
 // owner has the processes of a lane connect as the owner of the tables, as engines do.
 func (l *lane) owner(url string) {
 	command := l.command
-	l.command = func(die string) *exec.Cmd {
+	l.command = func(die string) child.Command {
 		cmd := command(die)
 		cmd.Env = append(cmd.Env, "DATABASE_URL="+url)
 		return cmd

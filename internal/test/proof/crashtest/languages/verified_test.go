@@ -15,10 +15,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/test/proof/crashtest"
 )
 
 // verifiedPoints are where a service dies that can be asked what became of an operation.
-var verifiedPoints = []string{"received", "begun", "written", "commit.before", "commit.after", "answer.before", anyMoment, anyMoment, anyMoment}
+var verifiedPoints = []fault.Point{"received", "begun", "written", "commit.before", "commit.after", "answer.before", crashtest.Anywhere, crashtest.Anywhere, crashtest.Anywhere}
 
 // verifiedSchema notes which runs of an operation have begun, and which may not any more.
 const verifiedSchema = `CREATE TABLE runs (operation text, fence bigint, refused boolean NOT NULL, PRIMARY KEY (operation, fence));
