@@ -6,26 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/stet-go/stet/examples/internal/flow"
 	"github.com/stet-go/stet/internal/test/rig"
-	"github.com/stet-go/stet/store/postgres"
 )
 
 // orders is a shop whose programs are in a folder.
 func orders(t *testing.T, dir, program, config string) flow.Kit {
 	shop, cards := exec.Command("node", program), exec.Command("node", "cards.js")
 	shop.Dir, cards.Dir = dir, dir
-	return flow.Kit{
-		Shop: shop, Cards: cards, Config: config,
-		Stet: rig.Stet(t), Free: rig.FreeAddr,
-		Start: func(t testing.TB, cmd *exec.Cmd) (string, flow.Process) {
-			p := rig.Launch(t, cmd)
-			return p.URL, p
-		},
-	}
+	return flow.Kit{Shop: shop, Cards: cards, Config: config}
 }
 
 func TestOrdersOfAShopThatAnswersWhatBecameOfThem(t *testing.T) {
@@ -93,54 +82,9 @@ func TestOrdersOfAShopThatSettlesThemOnPostgreSQLWithRabbitMQ(t *testing.T) {
 	rig.RabbitMQ(t) // it takes some seconds
 	onPostgres := func(t *testing.T) flow.Kit {
 		kit := orders(t, dir, "orders-postgres.js", "orders-postgres.yaml")
-		withServers(t, &kit)
+		kit.Servers(t)
 		return kit
 	}
 	flow.Test(t, onPostgres)
 	t.Run("MessagesWaitForAConsumerAndArriveOnce", func(t *testing.T) { flow.TestConsumer(t, onPostgres(t)) })
-}
-
-// withServers gives the shop a database and a queue.
-func withServers(t *testing.T, kit *flow.Kit) {
-	kit.Store, kit.Consumes = database(t), true
-	broker := rig.RabbitMQ(t).URL()
-	kit.Env = append(kit.Env, "DATABASE_URL="+kit.Store, "AMQP_URL="+broker, "SHIPMENTS="+queue(t, broker))
-}
-
-// database is one with the tables.
-func database(t *testing.T) string {
-	address := rig.Postgres(t).Database(t)
-	pool, err := pgxpool.New(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	schema, err := os.ReadFile("orders.sql")
-	if err == nil {
-		err = postgres.Migrate(t.Context(), pool, postgres.Options{})
-	}
-	if err == nil {
-		_, err = pool.Exec(t.Context(), string(schema))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
-// queue declares one of this test.
-func queue(t *testing.T, url string) (name string) {
-	conn, err := amqp091.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err == nil {
-		_, err = ch.QueueDeclare(t.Name(), true, false, false, false, nil)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return t.Name()
 }

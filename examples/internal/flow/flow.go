@@ -16,17 +16,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/internal/test/rig"
 )
 
 // patience bounds what a test waits for, on a loaded machine.
 const patience = time.Minute
-
-// Process is a program that listens somewhere.
-type Process interface {
-	Signal(t testing.TB, sig os.Signal)
-	Kill()
-	Log() string
-}
 
 // Kit is what an example has.
 type Kit struct {
@@ -39,10 +34,6 @@ type Kit struct {
 	Asks bool
 	// Consumes says that stet consume takes what leaves.
 	Consumes bool
-
-	Stet  string                                                    // the command
-	Start func(t testing.TB, cmd *exec.Cmd) (url string, p Process) // and wait until it listens
-	Free  func() (addr string, err error)                           // where nothing listens
 }
 
 // flow is a shop with all that it needs.
@@ -51,15 +42,15 @@ type flow struct {
 	kit                  Kit
 	env                  []string
 	cardsAt, shopAt, at  string // addresses
-	cards, shop, sidecar Process
-	consumer             Process
+	cards, shop, sidecar *rig.Program
+	consumer             *rig.Program
 }
 
 func open(t *testing.T, kit Kit) *flow {
 	t.Helper()
 	f := &flow{T: t, kit: kit}
 	for _, addr := range []*string{&f.cardsAt, &f.shopAt, &f.at} {
-		free, err := kit.Free()
+		free, err := rig.FreeAddr()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +64,7 @@ func open(t *testing.T, kit Kit) *flow {
 		"SHOP=" + filepath.Join(dir, "shop.db"), "CARD_SECONDS=0"})
 	t.Cleanup(func() {
 		if t.Failed() {
-			for name, p := range map[string]Process{"cards": f.cards, "shop": f.shop, "sidecar": f.sidecar, "consumer": f.consumer} {
+			for name, p := range map[string]*rig.Program{"cards": f.cards, "shop": f.shop, "sidecar": f.sidecar, "consumer": f.consumer} {
 				if p != nil {
 					t.Logf("%s said:\n%s", name, p.Log())
 				}
@@ -85,13 +76,12 @@ func open(t *testing.T, kit Kit) *flow {
 }
 
 // start starts a program at an address.
-func (f *flow) start(like *exec.Cmd, addr string) Process {
+func (f *flow) start(like *exec.Cmd, addr string) *rig.Program {
 	f.Helper()
 	cmd := exec.Command(like.Path, like.Args[1:]...)
 	_, port, _ := strings.Cut(addr, ":")
 	cmd.Dir, cmd.Env = like.Dir, append(slices.Concat(f.env, like.Env), "PORT="+port)
-	_, p := f.kit.Start(f.T, cmd)
-	return p
+	return rig.Launch(f.T, cmd)
 }
 
 func (f *flow) startCards() { f.cards = f.start(f.kit.Cards, f.cardsAt) }
@@ -112,7 +102,7 @@ func (f *flow) startConsumer() {
 
 // command is one of stet with the configuration.
 func (f *flow) command(name string, more ...string) *exec.Cmd {
-	return exec.Command(f.kit.Stet, append([]string{name, "--config", f.kit.Config, "--upstream", "http://" + f.shopAt, "--store", f.kit.Store}, more...)...)
+	return exec.Command(rig.Stet(f.T), append([]string{name, "--config", f.kit.Config, "--upstream", "http://" + f.shopAt, "--store", f.kit.Store}, more...)...)
 }
 
 // answer is a response, as far unchanged to stay the same.
