@@ -121,13 +121,13 @@ func flowVerified(t *testing.T, all *total) {
 	f := &flow{killer: s, program: rig.Stet(t), store: file, route: ", verify: {url: /verify}"}
 	f.before(t, append(lanes, lanes[0]), sidecars, workers)
 	s.during(t)
+	t.Logf("killed: %v", s.Tally().At)
 	v, _ := s.judged(t)
 	unknown, err := unresolved(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.Unknown = append(v.Unknown, unknown...)
-	t.Logf("killed: %v", s.Tally().At)
 	all.kills += services.kills
 	all.sidecars += sidecars.kills + workers.kills
 	all.add(s, v)

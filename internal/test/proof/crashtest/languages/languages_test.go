@@ -199,18 +199,18 @@ func crashTest(t *testing.T, l language) {
 	}
 	alone.serverKills -= *serverKills / 3
 	alone.during(t)
+	t.Logf("alone: %v", alone.Tally().At)
 	v, _ := alone.judged(t)
 	all.add(alone, v)
-	t.Logf("alone: %v", alone.Tally().At)
 
 	behind := newKiller(t)
 	behind.serverKills = *serverKills / 3
 	rest, sidecars := newPlan(*serviceKills-*serviceKills*2/3, points), newPlan(*sidecarKills, outside)
 	behind.sidecars(t, behind.services(t, l, rest, "SIDECAR=1"), sidecars)
 	behind.during(t)
+	t.Logf("behind the sidecar: %v", behind.Tally().At)
 	v, _ = behind.judged(t)
 	all.add(behind, v)
-	t.Logf("behind the sidecar: %v", behind.Tally().At)
 
 	all.kills, all.sidecars = kills.kills+rest.kills, sidecars.kills
 	all.print(t, l.name)
