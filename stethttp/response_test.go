@@ -255,63 +255,6 @@ func TestControllerCannotGetPastTheCapture(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 200, "not hijacked", true)
 }
 
-func TestPanicIsSettledAndContinues(t *testing.T) {
-	for name, h := range map[string]http.HandlerFunc{
-		"before the header": func(http.ResponseWriter, *http.Request) { panic("boom") },
-		"after the header": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusCreated)
-			_, _ = io.WriteString(w, "x")
-			panic("boom")
-		},
-		"after a flush": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "x")
-			w.(http.Flusher).Flush()
-			panic("boom")
-		},
-		"ErrAbortHandler": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := start(t, setup{handler: h})
-			if r := s.post("k", "{}"); r.err == nil {
-				t.Errorf("the first client got %d %q", r.status, r.body)
-			}
-			for range 2 {
-				r := s.post("k", "{}")
-				wantProblem(t, r, 500, "handler-panicked")
-				if !r.replayed() {
-					t.Error("not marked as a replay")
-				}
-			}
-			if log := s.log.String(); strings.Contains(log, "boom") != (name != "ErrAbortHandler") {
-				t.Errorf("log: %s", log)
-			}
-			s.wantRuns(1)
-		})
-	}
-}
-
-func TestHandlerMayDeclareTheOutcomeUnknown(t *testing.T) {
-	for name, then := range map[string]func(http.ResponseWriter){
-		"and answer": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
-		"and flush":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "x"); w.(http.Flusher).Flush() },
-		"and panic":  func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-	} {
-		s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
-			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
-			then(w)
-		}})
-		if first := s.post("k", "{}"); name == "and answer" {
-			wantProblem(t, first, 504, "outcome-unknown")
-		} else if first.err == nil {
-			t.Errorf("%s: the first client was answered %d %q", name, first.status, first.body)
-		}
-		for range 2 {
-			wantProblem(t, s.post("k", "{}"), 504, "outcome-unknown")
-		}
-		s.wantRuns(1)
-	}
-}
-
 func TestOptionThatPanicsSettlesLikeTheHandler(t *testing.T) {
 	s := start(t, setup{options: stethttp.Options{NotExecuted: func(int, http.Header) bool { panic("boom") }}})
 	if r := s.post("k", "{}"); r.err == nil {

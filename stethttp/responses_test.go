@@ -2,6 +2,7 @@ package stethttp_test
 
 import (
 	"database/sql"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,24 +19,35 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// bank is a handler that answers with the status in the body, after a row if it has a
-// transaction. "executing" says so first.
+// bank is a handler that does what the words of its request say, with a row in its transaction
+// if it has one: see testdata/responses.txt.
 func bank(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	text, executing := strings.CutPrefix(string(body), "executing ")
-	if executing {
-		stethttp.Executing(r.Context())
-	}
 	if isTx(r) {
 		tx := stethttp.Tx[*fakeTx](r.Context())
-		tx.rows = append(tx.rows, text)
+		tx.rows = append(tx.rows, string(body))
 	}
-	status, _ := strconv.Atoi(strings.Fields(text)[0])
-	if status == 503 {
-		w.Header().Set("Retry-After", "1")
+	for _, word := range strings.Fields(string(body)) {
+		status, _ := strconv.Atoi(word)
+		switch {
+		case word == "executing":
+			stethttp.Executing(r.Context())
+		case word == "harmless":
+			stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
+		case word == "doubtful":
+			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
+		case word == "panic":
+			panic("boom")
+		case word == "abort":
+			panic(http.ErrAbortHandler)
+		case word == "flush":
+			w.(http.Flusher).Flush()
+		case status > 0:
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(status)
+			_, _ = w.Write(body)
+		}
 	}
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text)
 }
 
 func isTx(r *http.Request) (ok bool) {
@@ -44,115 +56,43 @@ func isTx(r *http.Request) (ok bool) {
 	return true
 }
 
-// eachMode runs a test in lease mode and in transactions.
-func eachMode(t *testing.T, o stethttp.Options, test func(t *testing.T, s *service, rows func(int))) {
-	t.Helper()
-	t.Run("lease", func(t *testing.T) {
-		test(t, start(t, setup{options: o, handler: bank}), func(int) {})
-	})
-	t.Run("transaction", func(t *testing.T) {
+// TestResponses_StoredOrExecutedAgain runs the cases of a file: its first lines explain them.
+func TestResponses_StoredOrExecutedAgain(t *testing.T) {
+	stettest.Cases(t, "testdata/responses.txt", func(t *testing.T, input string) string {
+		preset, requests, ok := strings.Cut(strings.TrimPrefix(input, "responses: "), "\n")
+		if !ok || !strings.HasPrefix(input, "responses: ") {
+			preset, requests = "", input
+		}
+		o := stethttp.Options{Responses: stethttp.Responses(preset)}
 		st := newTxStore()
-		test(t, start(t, setup{options: o, handler: bank, tx: true, store: st}), func(n int) {
-			t.Helper()
-			if rows := st.rows(); len(rows) != n {
-				t.Errorf("the rows are %q; want %d", rows, n)
-			}
-		})
+		lease := replies(start(t, setup{options: o, handler: bank}), requests)
+		tx := replies(start(t, setup{options: o, handler: bank, tx: true, store: st}), requests)
+		return fmt.Sprintf("lease: %s\ntx:    %s, %d rows", lease, tx, len(st.rows()))
 	})
 }
 
-func TestCorrectedRequestMayUseTheKeyUnderStoreExecuted(t *testing.T) {
-	eachMode(t, stethttp.Options{Responses: stethttp.StoreExecuted}, func(t *testing.T, s *service, rows func(int)) {
-		wantReply(t, s.post("k", "422 no amount"), 422, "422 no amount", false)
-		wantReply(t, s.post("k", "422 no amount"), 422, "422 no amount", false)
-		wantReply(t, s.post("k", "400 no account"), 400, "400 no account", false)
-		rows(0)
-		wantReply(t, s.post("k", "201 paid"), 201, "201 paid", false)
-		wantReply(t, s.post("k", "201 paid"), 201, "201 paid", true)
-		wantProblem(t, s.post("k", "422 no amount"), 422, "mismatch")
-		s.wantRuns(4)
-		rows(1)
-	})
-}
-
-func TestRequestThatIsRefusedKeepsItsKeyByDefault(t *testing.T) {
-	eachMode(t, stethttp.Options{}, func(t *testing.T, s *service, rows func(int)) {
-		wantReply(t, s.post("k", "422 no amount"), 422, "422 no amount", false)
-		wantReply(t, s.post("k", "422 no amount"), 422, "422 no amount", true)
-		wantProblem(t, s.post("k", "201 paid"), 422, "mismatch")
-		s.wantRuns(1)
-		rows(1)
-	})
-}
-
-func TestFailureIsStoredByPresetsInTransactionsToo(t *testing.T) {
-	for _, preset := range []stethttp.Responses{stethttp.StoreAll, stethttp.StoreExecuted} {
-		eachMode(t, stethttp.Options{Responses: preset}, func(t *testing.T, s *service, rows func(int)) {
-			wantReply(t, s.post("k", "500 no bank"), 500, "500 no bank", false)
-			wantReply(t, s.post("k", "500 no bank"), 500, "500 no bank", true)
-			wantProblem(t, s.post("k", "201 paid"), 422, "mismatch")
-			s.wantRuns(1)
-			rows(0)
-			rec := stettest.Read(t, s.store, s.engine.ID("single-tenant", "k"))
-			if rec.State != store.Failed {
-				t.Errorf("the record is %v; want failed", rec.State)
-			}
-		})
-	}
-}
-
-func TestFailureOfATransactionIsNotStoredByDefault(t *testing.T) {
-	s := start(t, setup{handler: bank, tx: true, store: newTxStore()})
-	for range 2 {
-		wantReply(t, s.post("k", "500 no bank"), 500, "500 no bank", false)
-	}
-	s.wantRuns(2)
-}
-
-func TestStoreAllStoresEveryResponse(t *testing.T) {
-	eachMode(t, stethttp.Options{Responses: stethttp.StoreAll}, func(t *testing.T, s *service, rows func(int)) {
-		for _, status := range []int{201, 400, 401, 403, 404, 422, 429, 500, 503} {
-			key, body := strconv.Itoa(status), strconv.Itoa(status)+" said"
-			wantReply(t, s.post(key, body), status, body, false)
-			wantReply(t, s.post(key, body), status, body, true)
+// replies sends requests, a line each, and returns the replies in short.
+func replies(s *service, requests string) string {
+	var all []string
+	for request := range strings.Lines(requests) {
+		key, body, _ := strings.Cut(strings.TrimSpace(request), " ")
+		r := s.post(key, body)
+		said := fmt.Sprint(r.status, " ", r.name())
+		switch {
+		case r.err != nil:
+			said = "cut"
+		case r.name() == "" && r.body != body:
+			s.t.Errorf("%q has the response %q", request, r.body)
 		}
-		s.wantRuns(9)
-		rows(7) // not those of 500 and 503
-	})
-}
-
-func TestStoreExecutedDoesNotStoreRefusals(t *testing.T) {
-	eachMode(t, stethttp.Options{Responses: stethttp.StoreExecuted}, func(t *testing.T, s *service, rows func(int)) {
-		for i, status := range []int{401, 403, 415, 429, 503} {
-			body := strconv.Itoa(status) + " said"
-			wantReply(t, s.post("k", body), status, body, false)
-			wantReply(t, s.post("k", body), status, body, false)
-			s.wantRuns(int64(2*i + 2))
+		if r.replayed() {
+			said += " replayed"
 		}
-		for _, status := range []int{402, 404, 409, 412} {
-			key, body := strconv.Itoa(status), strconv.Itoa(status)+" said"
-			wantReply(t, s.post(key, body), status, body, false)
-			wantReply(t, s.post(key, body), status, body, true)
-		}
-		rows(4)
-	})
-}
-
-func TestRefusalAfterExecutingIsStored(t *testing.T) {
-	for _, preset := range []stethttp.Responses{stethttp.StoreOutcomes, stethttp.StoreExecuted} {
-		eachMode(t, stethttp.Options{Responses: preset}, func(t *testing.T, s *service, rows func(int)) {
-			for _, status := range []string{"422", "401"} {
-				body := "executing " + status + " after the effect"
-				code, _ := strconv.Atoi(status)
-				first := s.post(status, body)
-				wantReply(t, first, code, status+" after the effect", false)
-				wantReply(t, s.post(status, body), code, first.body, true)
-				wantProblem(t, s.post(status, "201 paid"), 422, "mismatch")
-			}
-			s.wantRuns(2)
-			rows(2)
-		})
+		all = append(all, strings.Join(strings.Fields(said), " "))
 	}
+	if strings.Contains(s.log.String(), "boom") != strings.Contains(requests, "panic") {
+		s.t.Errorf("the log has: %s", s.log)
+	}
+	return fmt.Sprintf("%s; %d runs", strings.Join(all, ", "), s.runs.Load())
 }
 
 func TestExecutingOutsideOfAProtectedHandlerDoesNothing(t *testing.T) {
@@ -209,14 +149,6 @@ func TestKeyWhoseFirstRunMayHaveExecutedIsNotFreed(t *testing.T) {
 	s.abandon("k", "x", b)
 	wantReply(t, s.post("k", "x"), 422, "", false)
 	wantProblem(t, s.post("k", "y"), 422, "mismatch")
-}
-
-func TestNothingIsStoredOfATransactionWithoutAResponse(t *testing.T) {
-	s := start(t, setup{tx: true, store: newTxStore(), options: stethttp.Options{Responses: stethttp.StoreAll}, handler: func(http.ResponseWriter, *http.Request) {}})
-	for range 2 {
-		wantProblem(t, s.post("k", "x"), 500, "response-missing")
-	}
-	s.wantRuns(2)
 }
 
 func TestOwnNotExecutedInTheMannerOfStoreExecuted(t *testing.T) {

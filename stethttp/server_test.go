@@ -51,45 +51,6 @@ func TestRetryGetsTheFirstResponse(t *testing.T) {
 	}
 }
 
-func TestResponseBeforeExecutionIsNotStored(t *testing.T) {
-	for _, status := range []int{401, 403, 407, 425, 429, 503} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Retry-After", "1")
-				w.WriteHeader(status)
-				_, _ = fmt.Fprintf(w, "attempt %d", stet.FromContext(r.Context()).Attempt())
-			}})
-			wantReply(t, s.post("k", "{}"), status, "attempt 1", false)
-			wantReply(t, s.post("k", "{}"), status, "attempt 2", false)
-			wantProblem(t, s.post("k", "{other}"), 422, "mismatch")
-			s.wantRuns(2)
-		})
-	}
-}
-
-// TestHandlerThatTakesTooLongMayHaveExecuted, whatever middleware inside calls that:
-// a 408 can no longer be about the request, which was read before.
-func TestHandlerThatTakesTooLongMayHaveExecuted(t *testing.T) {
-	tooLong := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestTimeout) }
-	s := start(t, setup{handler: tooLong})
-	wantReply(t, s.post("k", "{}"), 408, "", false)
-	wantReply(t, s.post("k", "{}"), 408, "", true)
-	s.wantRuns(1)
-	rec, err := s.store.Read(t.Context(), s.engine.ID("single-tenant", "k"))
-	if err != nil || rec.State != store.Failed {
-		t.Errorf("%v (%v), want failed", rec.State, err)
-	}
-	store := newTxStore()
-	tx := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
-		stethttp.Tx[*fakeTx](r.Context()).rows = []string{"charge"}
-		tooLong(w, r)
-	}})
-	wantReply(t, tx.post("k", "{}"), 408, "", false)
-	if rows := store.rows(); len(rows) > 0 {
-		t.Errorf("what the handler has done so far is committed: %v", rows)
-	}
-}
-
 func TestNotExecutedIsConfigurable(t *testing.T) {
 	s := start(t, setup{
 		options: stethttp.Options{NotExecuted: func(status int, h http.Header) bool { return status == 418 && h.Get("X-Early") != "" }},
@@ -101,34 +62,6 @@ func TestNotExecutedIsConfigurable(t *testing.T) {
 	s.post("k", "{}")
 	s.post("k", "{}")
 	s.wantRuns(2)
-}
-
-func TestHandlerMaySayThatNothingHappened(t *testing.T) {
-	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
-		if run := stet.FromContext(r.Context()); run.Attempt() == 1 {
-			run.Declare(stet.NotExecuted, 0)
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-		_, _ = io.WriteString(w, "x")
-	}})
-	wantReply(t, s.post("k", "{}"), 500, "x", false)
-	wantReply(t, s.post("k", "{}"), 200, "x", false)
-	wantReply(t, s.post("k", "{}"), 200, "x", true)
-}
-
-func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
-	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
-		if run := stet.FromContext(r.Context()); run.Attempt() == 1 {
-			run.Declare(stet.NotExecuted, 0)
-			panic(http.ErrAbortHandler)
-		}
-		_, _ = io.WriteString(w, "x")
-	}})
-	if r := s.post("k", "{}"); r.err == nil {
-		t.Fatalf("answered with %d", r.status)
-	}
-	wantReply(t, s.post("k", "{}"), 200, "x", false)
-	wantReply(t, s.post("k", "{}"), 200, "x", true)
 }
 
 func TestOtherMethodsPassThroughEvenWithAKey(t *testing.T) {

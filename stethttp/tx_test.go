@@ -222,12 +222,6 @@ func TestHandlerThatIsCalledAgainGetsTheFormOfOthersAgain(t *testing.T) {
 	s.wantRuns(2)
 }
 
-func TestDeclinedIsAnOutcomeInATransaction(t *testing.T) {
-	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }})
-	wantReply(t, s.post("k", "{}"), 402, "declined\n", false)
-	wantReply(t, s.post("k", "{}"), 402, "declined\n", true)
-}
-
 func TestTransactionOutlivesTheClient(t *testing.T) {
 	entered, gone := make(chan struct{}), make(chan struct{})
 	store := newTxStore()
