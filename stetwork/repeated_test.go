@@ -3,6 +3,7 @@ package stetwork_test
 import (
 	"context"
 	"database/sql"
+	"log"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
@@ -22,6 +24,16 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
 )
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(killedEnv); url != "" {
+		if err := dyingInTx(url); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(rig.Main(m))
+}
 
 // soon is how long after the end of its lease an expired run must be repeated at the
 // latest, with the defaults of the package.
