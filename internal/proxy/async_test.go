@@ -132,64 +132,6 @@ func TestServiceThatIsDownCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAService: the outcome of an accepted operation, for the responses to its attempts.
-func TestAnswersOfAService(t *testing.T) {
-	const broken, silent = -1, -2
-	for name, c := range map[string]struct {
-		more    string
-		route   string
-		answers []int // of each attempt; the last one continues
-		status  int
-		problem string
-		runs    int
-	}{
-		"a failure is an outcome":                         {"", "", []int{500, 200}, 500, "", 1},
-		"repeatable: a failure is tried again":            {", repeatable: true", "", []int{500, 502, 200}, 200, "", 3},
-		"nothing was executed":                            {"", "", []int{429, 503, 201}, 201, "", 3},
-		"the last answer stands":                          {", max_attempts: 2", "", []int{429}, 429, "", 2},
-		"the answer breaks off":                           {"", "", []int{broken, 200}, 504, "outcome-unknown", 1},
-		"repeatable: the answer breaks off":               {", repeatable: true", "", []int{broken, broken, 200}, 200, "", 3},
-		"no answer within the timeout":                    {"", ", timeout: 500ms, lease: 1s", []int{silent, 200}, 504, "outcome-unknown", 1},
-		"repeatable: no answer within the timeout":        {", repeatable: true", ", timeout: 500ms, lease: 1s", []int{silent, 200}, 200, "", 2},
-		"a status that is unknown":                        {"", ", unknown: [502]", []int{502, 200}, 504, "outcome-unknown", 1},
-		"a refusal is an outcome":                         {"", "", []int{422, 200}, 422, "", 1},
-		"settles: a refusal without settling":             {"", ", settles: service", []int{422, 200}, 422, "", 1},
-		"settles: an answer without settling, to the end": {", max_attempts: 2", ", settles: service", []int{200}, 500, "operation-failed", 2},
-		"settles: failures, to the end":                   {", max_attempts: 3", ", settles: service", []int{500, broken, 507}, 507, "", 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var n atomic.Int32
-			s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
-				i := int(n.Add(1)) - 1
-				status := c.answers[min(i, len(c.answers)-1)]
-				if status == 503 {
-					w.Header().Set("Retry-After", "0")
-				}
-				switch status {
-				case broken:
-					_ = conn(r).Close()
-				case silent:
-					_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the proxy has left
-					<-r.Context().Done()
-				default:
-					w.WriteHeader(status)
-				}
-			})
-			f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, c.more, c.route))
-			r := f.outcome("k", "{}")
-			for range 5 {
-				if r.status == 202 {
-					r = f.outcome("k", "{}")
-				}
-			}
-			if r.status != c.status || r.problem() != c.problem || s.count("k") != c.runs {
-				t.Errorf("%d %s after %d runs, want %d %s after %d", r.status, r.body, s.count("k"), c.status, c.problem, c.runs)
-			}
-		})
-	}
-}
-
 // The worker renews the lease while it waits for the service.
 func TestServiceThatTakesLongerThanTheLeaseIsCalledOnce(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {

@@ -114,63 +114,6 @@ func TestOperationThatDidNotHappenRunsAgain(t *testing.T) {
 	}
 }
 
-func TestUnclearAnswersLeaveItUnknown(t *testing.T) {
-	for _, status := range []int{201, 204, 302, 401, 409, 500, 503} {
-		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPost {
-				_ = conn(r).Close()
-				return
-			}
-			w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
-			w.Header().Set(proxy.HeaderExecution, "none")
-			w.WriteHeader(status)
-		})
-		f := start(t, yamlFor(s.URL, "http1", strings.Replace(verified, "verify:", "stale: take-over\n    verify:", 1)))
-		f.post("k", "{}")
-		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 {
-			t.Errorf("an answer of %d: %d %s, %d executions", status, r.status, r.body, s.count("k"))
-		}
-	}
-}
-
-// A mistake in the URL, a gateway without a service behind it, a page for
-// everybody, a cache: all of them say 404 or 200.
-func TestAnswersWithoutEvidenceLeaveItUnknown(t *testing.T) {
-	for name, answer := range map[string]struct {
-		status          int
-		execution, echo string // "op" for that of the question
-	}{
-		"404 of a router":       {404, "", ""},
-		"404 without the fact":  {404, "", "op"},
-		"404 without the echo":  {404, "none", ""},
-		"404 for another":       {404, "none", "0123"},
-		"404 of something else": {404, "some", "op"},
-		"200 of a page":         {200, "", ""},
-		"200 for another":       {200, "", "0123"},
-	} {
-		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPost {
-				_ = conn(r).Close()
-				return
-			}
-			if answer.echo == "op" {
-				answer.echo = r.Header.Get(proxy.HeaderOperation)
-			}
-			for field, v := range map[string]string{proxy.HeaderOperation: answer.echo, proxy.HeaderExecution: answer.execution} {
-				if v != "" {
-					w.Header().Set(field, v)
-				}
-			}
-			w.WriteHeader(answer.status)
-		})
-		f := start(t, yamlFor(s.URL, "http1", verified))
-		f.post("k", "{}")
-		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 || f.state("k") != store.Unknown {
-			t.Errorf("%s: %d %s, %d executions, %v", name, r.status, r.body, s.count("k"), f.state("k"))
-		}
-	}
-}
-
 // The service can still execute after the response broke off. Until After, by default the lease, it is
 // not asked, and nothing runs again.
 func TestVerifyIsNotCalledWhileTheServiceCanExecute(t *testing.T) {
@@ -179,37 +122,6 @@ func TestVerifyIsNotCalledWhileTheServiceCanExecute(t *testing.T) {
 	f.post("k", "lost")
 	if r := f.post("k", "lost"); r.status != 409 || l.count("k") != 1 || len(l.asked) != 0 {
 		t.Errorf("%d %s, %d executions, asked %d times", r.status, r.body, l.count("k"), len(l.asked))
-	}
-}
-
-func TestStatusesDecideTheOutcome(t *testing.T) {
-	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("none") {
-			w.Header().Set(proxy.HeaderExecution, "none")
-		}
-		var status int
-		_, _ = fmt.Sscan(r.URL.Query().Get("status"), &status)
-		w.WriteHeader(status)
-	})
-	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /, unknown: [502, 504], not_executed: [429, 418]}]\n"))
-	for key, tc := range map[string]struct {
-		query string
-		state store.State
-		first int
-	}{
-		"stored":       {"status=201", store.Completed, 201},
-		"failed":       {"status=500", store.Failed, 500},
-		"failed 503":   {"status=503", store.Failed, 503},
-		"unknown":      {"status=502", store.Unknown, 504},
-		"not executed": {"status=418", store.None, 418},
-		"says none":    {"status=500&none", store.None, 500},
-		"none unknown": {"status=504&none", store.None, 504},
-	} {
-		key = strings.ReplaceAll(key, " ", "-")
-		r := f.send("POST", "/?"+tc.query, key, "")
-		if f.state(key) != tc.state || r.status != tc.first || r.header.Get(proxy.HeaderExecution) != "" {
-			t.Errorf("%s: %v, %d %s", key, f.state(key), r.status, r.body)
-		}
 	}
 }
 
