@@ -26,7 +26,7 @@ const polling = (url, init = {}) => {
 };
 
 for (const [how, options] of [['by events', {}], ['by asking', { fetch: polling }]]) {
-  test(`the outcome of what a Go service has accepted is waited for ${how}, exact to the last digit`, async () => {
+  test(`the client waits ${how} for the outcome of a job that a Go service accepted, exact to the last digit`, async () => {
     const gate = `done ${how}`, progress = [];
     const client = clientOf({ ...options, observe: (event) => {
       if (!event.progress) return;
@@ -86,7 +86,7 @@ for (const [what, answer, want, body] of [
   ['a document that is too long', json(200, { state: 'running', more: 'x'.repeat(2 << 20) }), ['may-have-executed', false, 'status']],
   ['an event that never ends', (res) => res.writeHead(200, { 'Content-Type': 'text/event-stream' }).end(`data: ${'x'.repeat(2 << 20)}`), ['may-have-executed', false, 'status']],
 ]) {
-  test(`a status resource that tells of ${what}`, async (t) => {
+  test(`a status resource that reports ${what}`, async (t) => {
     const { url } = await service(t, took, answer);
     const got = await clientOf().fetch(url, { ...post, operation: 'o' });
     assert.deepEqual([got.execution, got.settled, got.reason], want);

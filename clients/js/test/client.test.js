@@ -120,7 +120,7 @@ test('a connection that is refused executes nothing, where no redirect can have 
   void url;
 });
 
-test('what refuses a request that was redirected says nothing of the operation', async (t) => {
+test('the refusal of a redirected request does not describe the operation', async (t) => {
   const { url } = await service(t, (res, req) => (req.method === 'POST' ? reply(303, { Location: '/receipt' }) : reply(401))(res));
   assert.deepEqual(brief(await clientOf().fetch(url, pay)), { execution: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 });
 });
@@ -191,14 +191,14 @@ test('corrected input of a refused form is another operation, with another key',
   }
 });
 
-test('a client can be made where there is no IndexedDB, and says so when it is used', async () => {
+test('a client without IndexedDB can be made, and fails when it is used', async () => {
   assert.equal(globalThis.indexedDB, undefined);
   const answer = await createClient().fetch('http://127.0.0.1:1/', pay);
   assert.deepEqual(brief(answer), { execution: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
   assert.match(answer.error.message, /there is no IndexedDB here/);
 });
 
-test('a form is the same request whatever its boundary', async (t) => {
+test('a form is the same request with any boundary', async (t) => {
   const { url, requests } = await service(t, lost, lost, lost, lost, reply(201, {}, 'paid'));
   const client = clientOf();
   const form = () => {
@@ -212,7 +212,7 @@ test('a form is the same request whatever its boundary', async (t) => {
   assert.equal(new Set(requests.map(({ body }) => body)).size, 1);
 });
 
-test('resume finishes open operations with the same key, and told removes them', async (t) => {
+test('resume finishes open operations with the same key, and confirmed outcomes are removed', async (t) => {
   const { url, requests } = await service(t, lost, reply(201, {}, 'paid'));
   const client = clientOf({ attempts: 1 });
   assert.equal((await client.fetch(url, pay)).execution, 'may-have-executed');
@@ -261,7 +261,7 @@ test('authorize that does not answer is given up', async (t) => {
   assert.equal(requests.length, 1);
 });
 
-test('the journal is bounded, and says so', async (t) => {
+test('the journal is bounded, and a full one is an error', async (t) => {
   const { url, requests } = await service(t, reply(201, {}, 'paid'));
   const client = clientOf({ journal: memoryJournal({ maxEntries: 2, maxBytes: 40 }) });
   const first = await client.fetch(url, pay);
@@ -304,7 +304,7 @@ test('an old operation is not sent again, also after the clock was set back', as
   assert.deepEqual(await client.pending(), []);
 });
 
-test('a journal that fails: nothing is sent, and what cannot be known is not said', async (t) => {
+test('a journal that fails: nothing is sent, and a request of an earlier page may have executed', async (t) => {
   const { url, requests } = await service(t, reply(201));
   const journal = memoryJournal();
   const add = t.mock.method(journal, 'add', async () => { throw new Error('disk'); });
@@ -335,7 +335,7 @@ test('a tab that lost its turn does not throw away the key that another one send
   assert.equal(requests.length, 2);
 });
 
-test('a tab whose entry another one has ended begins anew', async (t) => {
+test('a tab begins anew if another tab has ended its entry', async (t) => {
   const { url, requests } = await service(t, reply(201, {}, 'paid'));
   const journal = memoryJournal(), other = clientOf({ journal });
   await (await other.fetch(url, { ...pay, operation: 'o' })).told();

@@ -6,12 +6,12 @@ import { canonicalJSON, fingerprint, requestFingerprint } from '@stet-go/stet';
 const vectors = JSON.parse(readFileSync(process.env.STET_VECTORS, 'utf8'));
 const bytes = (hex) => Buffer.from(hex, 'hex');
 
-test('fingerprints are what Go computes', () => {
+test('fingerprints equal those of Go', () => {
   assert.ok(vectors.fingerprints.length >= 5);
   for (const v of vectors.fingerprints) assert.equal(fingerprint(v.parts.map(bytes), v.version).toString('hex'), v.fingerprint);
 });
 
-test('canonical JSON is what Go computes', () => {
+test('canonical JSON equals that of Go', () => {
   assert.ok(vectors.canonical.length >= 30);
   for (const v of vectors.canonical) {
     const got = canonicalJSON(...v.exclude)('application/json', bytes(v.body));
@@ -19,7 +19,7 @@ test('canonical JSON is what Go computes', () => {
   }
 });
 
-test('fingerprints of requests are what Go computes', () => {
+test('fingerprints of requests equal those of Go', () => {
   assert.ok(vectors.requests.length >= 15);
   for (const v of vectors.requests) {
     const headers = {};

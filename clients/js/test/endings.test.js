@@ -54,13 +54,13 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.match(logged[0], /answered with the status 200/);
   });
 
-  it('a response that the handler wrote commits, whatever its 4xx', async (t) => {
+  it('a response that the handler wrote commits, with any 4xx', async (t) => {
     const { url } = await serve(t, (request) => charge({ ...request, reply: () => request.reply(409, {}, 'no') }));
     const key = randomUUID();
     assert.deepEqual([(await post(url, { key })).status, (await post(url, { key })).headers['idempotent-replayed'], await charges(key)], [409, ['true'], 1]);
   });
 
-  it('a response whose source fails is rolled back at once, and its connection is free', { timeout: 20_000 }, async (t) => {
+  it('a response with a failing source is rolled back at once, and its connection is free', { timeout: 20_000 }, async (t) => {
     const { url, logged, pool } = await serve(t, async (request) => {
       await charge({ ...request, reply: () => {} });
       const source = Readable.from((async function* () { yield 'part'; throw new Error('the source broke'); })());
@@ -143,7 +143,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     }
   });
 
-  it('a handler that waits for a second connection of the pool is rolled back, and the log says so', { timeout: 30_000 }, async (t) => {
+  it('a handler that waits for a second connection of the pool is rolled back, and logged', { timeout: 30_000 }, async (t) => {
     const { url, logged } = await exhausted(t, 300);
     const got = await post(url, { key: randomUUID() });
     assert.deepEqual([got.status, got.type], [500, 'response-missing']);

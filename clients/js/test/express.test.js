@@ -49,7 +49,7 @@ test('a body that was read before is kept by keepBody, and refused without', asy
   assert.equal((await post(url, { key, body: '{"a": 1}' })).type, 'mismatch', 'the bytes count');
 });
 
-test('canonical JSON has retries match that say the same', async (t) => {
+test('canonical JSON makes equivalent retries match', async (t) => {
   const { url } = await serve(t, undefined, (req, res) => { res.json(req.body); }, { canonicalize: canonicalJSON('/sent_at') });
   const key = randomUUID();
   const first = await post(url, { key, body: '{"amount": 100, "sent_at": 1}' });
@@ -57,7 +57,7 @@ test('canonical JSON has retries match that say the same', async (t) => {
   assert.equal((await post(url, { key, body: '{"amount":100.0}' })).type, 'mismatch');
 });
 
-test('what Express and streams write is held back and kept', async (t) => {
+test('writes of Express and of streams are held back and stored', async (t) => {
   const { url } = await serve(t, undefined, async (req, res) => {
     res.writeHead(200, 'Fine', { 'X-Way': req.body.way });
     assert.ok(res.headersSent);
@@ -74,7 +74,7 @@ test('what Express and streams write is held back and kept', async (t) => {
   }
 });
 
-test('a response that is shorter than it says is rolled back', async (t) => {
+test('a response shorter than its Content-Length is rolled back', async (t) => {
   const { url } = await serve(t, undefined, (req, res) => { res.writeHead(200, { 'Content-Length': 10 }); res.end('short'); });
   const got = await post(url, { key: randomUUID() });
   assert.deepEqual([got.status, got.type, got.problem.retryable], [500, 'response-invalid', true]);

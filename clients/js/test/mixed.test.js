@@ -9,7 +9,7 @@ after(closeDatabase);
 const go = process.env.STET_GO_URL;
 
 for (const framework of frameworks) {
-  test(`${framework}: what Go has settled Node replays, and the other way round`, { timeout: 60_000 }, async (t) => {
+  test(`${framework}: Node replays outcomes of Go, and Go those of Node`, { timeout: 60_000 }, async (t) => {
     const { url, stop } = await start(framework, charge);
     t.after(stop);
     for (const [first, second] of [[go, url], [url, go]]) {

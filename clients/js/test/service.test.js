@@ -63,7 +63,7 @@ for (const framework of frameworks) {
     assert.equal(calls, 1);
   });
 
-  it('what cannot be begun is refused with a problem', async (t) => {
+  it('a request that cannot begin is refused with a problem', async (t) => {
     const { url } = await serve(t, charge, { maxBody: 1000 });
     const key = randomUUID();
     const cases = [
@@ -100,7 +100,7 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
-  it('a response of 500 and above rolls back, and a response that says that nothing happened too', async (t) => {
+  it('a response of 401, 408, 429, 500 or above rolls back', async (t) => {
     let status;
     const { url } = await serve(t, (request) => charge({ ...request, reply: (_, headers, body) => request.reply(status, headers, body) }));
     const key = randomUUID();
@@ -196,7 +196,7 @@ for (const framework of frameworks) {
     assert.deepEqual([retry.status, retry.type, retry.problem.execution], [410, 'result-expired', 'executed']);
   });
 
-  it('what stands is answered, whatever became of it', async (t) => {
+  it('a stored operation is answered in each of its states', async (t) => {
     const { url, logged } = await serve(t);
     const cases = [
       ["expires_at = now() - interval '1 s'", 410, 'result-expired', 'executed'],
@@ -275,7 +275,7 @@ for (const framework of frameworks) {
     assert.deepEqual([got.status, got.headers['x-error'], got.headers.location, await charges(key)], [500, ['app'], undefined, 0]);
   });
 
-  it('a failed statement whose error is ignored rolls everything back', async (t) => {
+  it('a failed statement with an ignored error rolls everything back', async (t) => {
     const { url } = await serve(t, async (request) => {
       await request.client.query('SELECT 1 / 0').catch(() => {});
       request.reply(200, {}, 'all is well');

@@ -69,7 +69,7 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
-  it('what failed is rolled back, and a retry runs again', async (t) => {
+  it('a failed request is rolled back, and a retry runs again', async (t) => {
     let way;
     const { url, lines, service } = await serve(t, async (request) => {
       await charge({ ...request, reply: () => {} });
@@ -204,7 +204,7 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 0);
   });
 
-  it('a service without the option does not run what a sidecar has claimed', async (t) => {
+  it('a service without the option does not run a claim of a sidecar', async (t) => {
     const service = await start(framework, () => assert.fail('it ran'));
     t.after(service.stop);
     const { url } = await sidecar(t, service.url);

@@ -47,7 +47,7 @@ test('a handler that is protected twice is refused, and in-flight is never its o
   }
 });
 
-test('scopes that UTF-8 cannot tell apart are refused', async (t) => {
+test('scopes that UTF-8 cannot distinguish are refused', async (t) => {
   for (const scope of ['\ud800', 'a\udfff']) {
     const { url } = await serve(t, (app, protect) => app.post('/payments', protect(() => assert.fail('it ran'))), { more: { scope: () => scope } });
     assert.equal((await post(url, { key: randomUUID() })).type, 'misconfigured');
@@ -139,7 +139,7 @@ test('HEAD has a response without its body', async (t) => {
   }
 });
 
-test('what a hook of Fastify has set on the raw response is not replayed', async (t) => {
+test('fields that a hook of Fastify sets on the raw response are not replayed', async (t) => {
   const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
   const app = fastify();
   let n = 0;

@@ -113,7 +113,7 @@ class Promises:
         self.assertEqual((again.same(), again.replayed), (first.result().same(), True))
         self.assertEqual(self.ledger.paid(amount), 1)
 
-    def test_what_failed_is_rolled_back_and_runs_again(self: ServiceTest) -> None:
+    def test_failed_request_is_rolled_back_and_runs_again(self: ServiceTest) -> None:
         for do, status in (("fail", 500), ("raise", 500), ("forbid", 403), ("swallow", 500), ("commit", 500)):
             with self.subTest(do):
                 amount, key = self.amount(), self.key() + do

@@ -67,7 +67,7 @@ class Promises:
         self.assertEqual((again.status, again.problem), (410, "result-expired"))
         self.assertEqual(self.ledger.paid(amount), 1)
 
-    def test_what_failed_is_rolled_back_and_runs_again(self: SidecarTest) -> None:
+    def test_failed_request_is_rolled_back_and_runs_again(self: SidecarTest) -> None:
         for do, status, problem in (("fail", 503, "not-executed"), ("raise", 503, "not-executed"), ("swallow", 503, "not-executed"),
                                     ("rollback", 503, "not-executed"), ("forbid", 403, "")):
             with self.subTest(do):
@@ -201,7 +201,7 @@ class Promises:
             got = self.sidecar.send(path="/bare", key=self.key())
             self.assertEqual((got.status, got.problem), (500, "not-settled"), got)
 
-    def test_a_service_without_the_option_does_not_run_what_a_sidecar_has_claimed(self: SidecarTest) -> None:
+    def test_a_service_without_the_option_does_not_run_a_claim_of_a_sidecar(self: SidecarTest) -> None:
         alone = Service(self.flavour)
         sidecar = self.another(alone)
         amount, key = self.amount(), self.key()

@@ -61,7 +61,7 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((got is answer), self.ledger.paid(8100 + n) == 1, f"{options}: it told {got} and has {self.ledger.paid(8100 + n)} payments")
             self.assertIs(got, answer)
 
-    async def test_what_a_handler_writes_after_a_rollback_is_not_committed(self) -> None:
+    async def test_writes_of_a_handler_after_a_rollback_are_not_committed(self) -> None:
         plain = psycopg.connect(database_url("shop"), autocommit=True)
         waiting = await psycopg.AsyncConnection.connect(database_url("shop"), autocommit=True)
         self.addCleanup(plain.close)

@@ -40,7 +40,7 @@ for (const [name, point] of Object.entries(points)) {
   });
 
   if (!forGood.has(name)) continue;
-  test(`cut ${name} for good: the page says that it may have been charged, and finds out after the reload`, async (t) => {
+  test(`cut ${name} permanently: the page reports a possible charge, and has the outcome after the reload`, async (t) => {
     const { open, wire, charges } = await visit(t);
     const page = await open('attempts=3');
     void wire.cut(point);
@@ -121,7 +121,7 @@ test('the page is killed when the answer is there and the journal does not have 
   assert.equal(charges.length, 1);
 });
 
-test('the page is killed before it has told the outcome: the next one has it, without a submit', async (t) => {
+test('the page is killed before it shows the outcome: the next page shows it, without a submit', async (t) => {
   const { open, charges } = await visit(t);
   const page = await open('hold=told');
   await submit(page);
@@ -134,7 +134,7 @@ test('the page is killed before it has told the outcome: the next one has it, wi
   assert.equal(charges.length, 1);
 });
 
-test('resume finishes what a reload left', async (t) => {
+test('resume finishes the operation of a reloaded page', async (t) => {
   const { open, wire, charges } = await visit(t);
   const page = await open();
   const cut = wire.cut(points['before the answer']);
@@ -286,7 +286,7 @@ test('a browser without room for the journal sends nothing', async (t) => {
 });
 
 for (const name of forGood) {
-  test(`what stet proxy accepts with 202, cut ${name}, reloaded and submitted in two tabs: one charge`, async (t) => {
+  test(`stet proxy accepts with 202, cut ${name}, reloaded and submitted in two tabs: one charge`, async (t) => {
     const { open, wire, charges } = await visit(t);
     const page = await open('path=/jobs');
     const cut = wire.cut(points[name]);
