@@ -40,7 +40,9 @@ func whileHeld(t *testing.T, o Options, f func(t *testing.T, s *Store)) {
 	})
 }
 
-func TestWhatGathersShareOneTransaction(t *testing.T) {
+// claimTogether claims n keys at once and returns the number of commits.
+func claimTogether(t *testing.T, n int, configure func(*writer)) int64 {
+	t.Helper()
 	var commits atomic.Int64
 	fault.Set(func(p fault.Point) {
 		if p == fault.CommitAfter {
@@ -49,7 +51,8 @@ func TestWhatGathersShareOneTransaction(t *testing.T) {
 	})
 	defer fault.Set(nil)
 	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
-		for i := range 100 {
+		configure(s.w)
+		for i := range n {
 			go func() {
 				if _, err := s.Claim(context.Background(), request(fmt.Sprint(i))); err != nil {
 					t.Error(err)
@@ -57,40 +60,26 @@ func TestWhatGathersShareOneTransaction(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := len(s.w.ops); n != 100 {
-			t.Errorf("%d of 100 are queued", n)
+		if queued := len(s.w.ops); queued != n {
+			t.Errorf("%d of %d are queued", queued, n)
 		}
 	})
-	if n := commits.Load(); n != 1 {
+	return commits.Load()
+}
+
+func TestWaitingWritesShareOneTransaction(t *testing.T) {
+	if n := claimTogether(t, 100, func(*writer) {}); n != 1 {
 		t.Errorf("100 claims took %d commits", n)
 	}
 }
 
 func TestBatchesAreBounded(t *testing.T) {
-	var commits atomic.Int64
-	fault.Set(func(p fault.Point) {
-		if p == fault.CommitAfter {
-			commits.Add(1)
-		}
-	})
-	defer fault.Set(nil)
-	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
-		s.w.batch = 10
-		for i := range 95 {
-			go func() {
-				if _, err := s.Claim(context.Background(), request(fmt.Sprint(i))); err != nil {
-					t.Error(err)
-				}
-			}()
-		}
-		synctest.Wait()
-	})
-	if n := commits.Load(); n != 10 {
+	if n := claimTogether(t, 95, func(w *writer) { w.batch = 10 }); n != 10 {
 		t.Errorf("95 claims by tens took %d commits", n)
 	}
 }
 
-func TestCallerWhoseContextEndsInTheQueueDidNothing(t *testing.T) {
+func TestCallDidNothing_ContextEndsInTheQueue(t *testing.T) {
 	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithCancel(context.Background())
 		left := make(chan error, 2)
@@ -203,7 +192,7 @@ func TestFailingCommitFailsTheWholeBatch(t *testing.T) {
 	mustClaim(t, s, request("k"))
 }
 
-func TestPanicOfTheLeaderStrandsNobody(t *testing.T) {
+func TestPanicOfTheLeaderStrandsNoFollower(t *testing.T) {
 	clock := newClock()
 	var bad atomic.Bool
 	s := openStore(t, Options{Clock: func() time.Time {

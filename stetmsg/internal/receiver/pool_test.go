@@ -12,10 +12,18 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-func TestReserve_WaitsForASlot(t *testing.T) {
+// withPool calls f with a pool, and then waits for the jobs of the pool.
+func withPool(t *testing.T, slots, width int, f func(t *testing.T, p *receiver.Pool, release chan struct{})) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := receiver.NewPool(2, 1)
-		release := make(chan struct{})
+		p := receiver.NewPool(slots, width)
+		f(t, p, make(chan struct{}))
+		p.Wait()
+	})
+}
+
+func TestReserve_WaitsForASlot(t *testing.T) {
+	withPool(t, 2, 1, func(t *testing.T, p *receiver.Pool, release chan struct{}) {
 		for range 2 { // one runs, one waits
 			if !p.Reserve(t.Context(), 1) {
 				t.Fatal("refused")
@@ -31,14 +39,11 @@ func TestReserve_WaitsForASlot(t *testing.T) {
 		if !p.Await(t.Context(), 2) || p.Free() != 2 {
 			t.Fatal("the slots are not free again")
 		}
-		p.Wait()
 	})
 }
 
 func TestStart_TakesASlotThoughNoneIsFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := receiver.NewPool(1, 1)
-		release := make(chan struct{})
+	withPool(t, 1, 1, func(t *testing.T, p *receiver.Pool, release chan struct{}) {
 		for free := range 3 {
 			p.Start(func() { <-release }, nil)
 			if p.Free() != -free {
@@ -63,14 +68,11 @@ func TestStart_TakesASlotThoughNoneIsFree(t *testing.T) {
 		if p.Await(ctx, 1) {
 			t.Fatal("room after the end")
 		}
-		p.Wait()
 	})
 }
 
 func TestWaitingJobs_KeepTheirOrderAndArePulsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := receiver.NewPool(4, 2)
-		release := make(chan struct{})
+	withPool(t, 4, 2, func(t *testing.T, p *receiver.Pool, release chan struct{}) {
 		var mu sync.Mutex
 		var began, pulsed []int
 		for i := range 5 {
