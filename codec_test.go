@@ -207,7 +207,7 @@ func summed(r store.Result) store.Result {
 	return r
 }
 
-func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestCodecRefusesUnknownTypes(t *testing.T) {
 	good := sample()
 	r := good.encode()
 	rest := r.Head[headStart:]

@@ -7,7 +7,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestFingerprintIsOfTheOperationAndOfWhatIsAskedFor(t *testing.T) {
+func TestFingerprintCoversOperationAndRequest(t *testing.T) {
 	order, err := canonical.Fingerprint("order", "/sent_at")
 	refund, rerr := canonical.Fingerprint("refund", "/sent_at")
 	if err != nil || rerr != nil {

@@ -99,7 +99,7 @@ func throughStet(t *testing.T, base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-func TestAwaitAsksAsOftenAsRetryAfterSays(t *testing.T) {
+func TestAwaitAsksAtTheIntervalOfRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, runs, "Retry-After", "7"), says(202, "", "Retry-After", "0"), says(503, "", "Retry-After", "11"), says(200, runs), says(200, runs), says(200, done))
 		client := throughStet(t, s)

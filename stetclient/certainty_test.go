@@ -128,7 +128,7 @@ func (mute) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDi
 
 const cancelledDocument = `{"type":"https://x/#operation-cancelled","title":"Operation cancelled","status":409,"detail":"D","retryable":false,"execution":"not executed"}`
 
-func TestIntentWhoseAgeCannotBeToldIsNotSent(t *testing.T) {
+func TestIntentOfUnknownAgeIsNotSent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		created time.Duration // from now
 		sent    bool

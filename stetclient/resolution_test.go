@@ -200,7 +200,7 @@ func TestClassifyCanRetryAStoredRefusal(t *testing.T) {
 	})
 }
 
-func TestStripeSaysWhetherToRetry(t *testing.T) {
+func TestHeaderOfStripeDecidesWhetherToRetry(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		answer   answerer

@@ -99,7 +99,7 @@ func (b bookings) wantOrders(n int) {
 	}
 }
 
-func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
+func TestOrderAndAcceptanceAreOneCommit(t *testing.T) {
 	b := startBookings(t)
 	wantReply(t, b.order("k", `{"item":1}`, "Test", "refuse"), 409, "no\n", false)
 	if r := b.order("k", `{"item":1}`, "Test", "panic"); r.err == nil {
@@ -141,7 +141,7 @@ func TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened(t *te
 	b.wantNothingDue()
 }
 
-func TestCommitWhoseReplyIsLostIsFoundByTheRetry(t *testing.T) {
+func TestRetryFindsTheCommit_ReplyLost(t *testing.T) {
 	b := startBookings(t)
 	b.store.lose(nil, errors.New("the connection is lost"))
 	r := b.order("k", `{"item":1}`)
@@ -190,7 +190,7 @@ func (b bookings) wantJobs(n int) {
 	}
 }
 
-func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
+func TestJobAndAcceptanceAreOneCommit(t *testing.T) {
 	var fails error
 	b := startBookingsWith(t, func(b bookings) stethttp.AsyncOptions {
 		return stethttp.AsyncOptions{AcceptTx: func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {

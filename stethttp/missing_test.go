@@ -259,7 +259,7 @@ func TestTxNamesBothTypes(t *testing.T) {
 	}
 }
 
-func TestTransactionsSayWhichStoreTheyNeed(t *testing.T) {
+func TestTransactionErrorNamesTheStoreItNeeds(t *testing.T) {
 	base := newTxStore()
 	engine := stettest.Engine(t, base.Store, stet.Options{})
 	_, err := stet.WithTx(engine, store.TxStore[*fakeTx](base))

@@ -135,7 +135,7 @@ func TestCorrectedRequestIsRefusedWhileTheFirstRuns(t *testing.T) {
 
 // A run before this one broke off, and was taken over: its effect may have happened, so
 // the key stays bound to its request, whatever the second run says.
-func TestKeyWhoseFirstRunMayHaveExecutedIsNotFreed(t *testing.T) {
+func TestKeyIsNotFreed_FirstRunMayHaveExecuted(t *testing.T) {
 	st := newFaulty()
 	b := newBlocking()
 	s := start(t, setup{store: st, engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}},

@@ -43,7 +43,7 @@ func TestUnknownOutcomeHasRetryAfterOnlyWithAVerifier(t *testing.T) {
 }
 
 // What the service says of all its expired runs is what their retries get.
-func TestResponseOfPolicyStaleIsSentAsItIs(t *testing.T) {
+func TestResponseOfPolicyStaleIsSentUnchanged(t *testing.T) {
 	out, err := stethttp.Outcome(503, http.Header{"Content-Type": {"text/plain"}}, []byte("ask us"))
 	if err != nil {
 		t.Fatal(err)

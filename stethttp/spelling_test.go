@@ -32,9 +32,9 @@ func TestMalformedContentTypeHidesNoForm(t *testing.T) {
 	}
 }
 
-// TestTargetInAbsoluteFormIsTheOneThatWasSent also where a prefix of it was
+// TestTargetInAbsoluteFormIsUnchanged: also if a prefix of it was
 // stripped.
-func TestTargetInAbsoluteFormIsTheOneThatWasSent(t *testing.T) {
+func TestTargetInAbsoluteFormIsUnchanged(t *testing.T) {
 	s := start(t, setup{around: func(h http.Handler) http.Handler {
 		mux := http.NewServeMux()
 		for _, prefix := range []string{"/refunds", "/charges"} {

@@ -193,7 +193,7 @@ func TestStatusOfACompressedResponseHasItsCoding(t *testing.T) {
 	wantProblem(t, s.order("k", "{}", "Prefer", "wait=0", "Accept-Encoding", "identity"), 406, "coding-not-acceptable")
 }
 
-func TestStatusThatCannotBeLookedUpIsUnavailable(t *testing.T) {
+func TestStatusThatCannotBeReadIsUnavailable(t *testing.T) {
 	store := newFaulty()
 	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")

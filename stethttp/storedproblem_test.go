@@ -27,7 +27,7 @@ func wantSaidAlike(t *testing.T, first, retry reply) {
 }
 
 // A trailer may say no more of another operation than a header or a 1xx may.
-func TestTrailersSayNothingOfAnotherOperation(t *testing.T) {
+func TestTrailersDoNotDescribeAnotherOperation(t *testing.T) {
 	for name, flushes := range map[string]bool{"held": false, "flushed": true} {
 		s := start(t, setup{handler: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Sum, Idempotency-Execution")
@@ -55,7 +55,7 @@ func TestTrailersSayNothingOfAnotherOperation(t *testing.T) {
 	}
 }
 
-func TestStoredProblemsOfStetsOwnSayOneThing(t *testing.T) {
+func TestStoredProblemsOfStetAreConsistent(t *testing.T) {
 	s := start(t, setup{handler: func(http.ResponseWriter, *http.Request) { panic("boom") }})
 	s.post("k", "{}")
 	first, retry := s.post("k", "{}"), s.post("k", "{}")

@@ -28,7 +28,7 @@ func TestPackedNotesComeBackAndAreOrderedByTheirVersion(t *testing.T) {
 	}
 }
 
-func TestNotesThatNobodyPackedHaveNoVersion(t *testing.T) {
+func TestUnpackedCheckpointsHaveNoVersion(t *testing.T) {
 	for _, b := range []string{"", "x", "1234567"} {
 		if got := store.UnmarshalNotes([]byte(b)); got.Version != 0 || string(got.Data) != b {
 			t.Errorf("%q is read as version %d with %q; want it all as data of version 0", b, got.Version, got.Data)

@@ -149,9 +149,9 @@ func alike(t *testing.T, want string, made ...string) {
 	}
 }
 
-// TestWhatIsBrokenIsFound: records that are lost, and expired ones that are replayed, fail the
+// TestBrokenPromisesAreFound: records that are lost, and expired ones that are replayed, fail the
 // command.
-func TestWhatIsBrokenIsFound(t *testing.T) {
+func TestBrokenPromisesAreFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ breaking, want string }{
 		"nothing":                  {"SELECT 1", ""},

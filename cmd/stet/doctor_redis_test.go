@@ -76,7 +76,7 @@ func TestDoctorFindsAReplicaAndAMasterWithoutMinReplicas(t *testing.T) {
 	}
 }
 
-func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
+func TestDoctorReadsEveryMasterOfACluster(t *testing.T) {
 	info := func(more ...string) map[string]string {
 		m := map[string]string{"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "aof_enabled": "1",
 			"appendfsync": "always"}
@@ -111,7 +111,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsAUserWhoMayNotPublish(t *testing.T) {
+func TestDoctorFindsAUserWithoutTheRightToPublish(t *testing.T) {
 	s := redisWith(t, durable)
 	if _, err := s.CLI(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all"); err != nil {
 		t.Fatal(err)

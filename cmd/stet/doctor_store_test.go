@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestDoctorListsWhoMayChangeRecords(t *testing.T) {
+func TestDoctorListsRolesThatMayChangeRecords(t *testing.T) {
 	pool := emptyDatabase(t)
 	url := pool.Config().ConnString()
 	must(t, "migrate", "up")

@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-func TestKeysEncryptAsTheConfigurationOrFlagsSay(t *testing.T) {
+func TestKeysEncryptByConfigurationOrFlags(t *testing.T) {
 	secret := bytes.Repeat([]byte{7}, seal.SecretSize)
 	key := filepath.Join(t.TempDir(), "key")
 	config := filepath.Join(t.TempDir(), "stet.yaml")

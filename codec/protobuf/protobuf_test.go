@@ -110,7 +110,7 @@ func TestAnotherMessageIsForeignAndNotMisread(t *testing.T) {
 	}
 }
 
-func TestJSONOfOtherFacesAndOfOldRecordsIsRead(t *testing.T) {
+func TestJSONOfOtherAdaptersAndOfOldRecordsIsRead(t *testing.T) {
 	read := func(mediaType, body string) (*durationpb.Duration, error) {
 		var d *durationpb.Duration
 		err := protobuf.Values().Decode(mediaType, []byte(body), &d)

@@ -145,9 +145,9 @@ func TestAnErrorOfDoIsOfItsOwnOperation(t *testing.T) {
 	}
 }
 
-// TestFieldsThatArePassedOnSayNothingOfThisCall: a handler that returns the response, or the
+// TestPassedOnFieldsDoNotDescribeThisCall: a handler that returns the response, or the
 // fields, of a service further down as they came.
-func TestFieldsThatArePassedOnSayNothingOfThisCall(t *testing.T) {
+func TestPassedOnFieldsDoNotDescribeThisCall(t *testing.T) {
 	for _, w := range ways() {
 		for name, fails := range map[string]error{"success": nil, "stored": connect.NewError(connect.CodeAborted, nil), "released": stet.Retryable(connect.NewError(connect.CodeAborted, nil))} {
 			s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, func(ctx context.Context, _ *connect.Request[text]) (*connect.Response[object], error) {

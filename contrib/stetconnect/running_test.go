@@ -65,7 +65,7 @@ func TestDuplicateOfARunningCallIsInFlight(t *testing.T) {
 	}
 }
 
-func TestADuplicateWaitsForTheOutcomeForAsLongAsItIsLet(t *testing.T) {
+func TestDuplicateWaitsForTheOutcomeUntilItsLimit(t *testing.T) {
 	g := newGate()
 	s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{Wait: 25 * time.Second}, g.handle)
 	var all sync.WaitGroup
@@ -89,7 +89,7 @@ func TestADuplicateWaitsForTheOutcomeForAsLongAsItIsLet(t *testing.T) {
 	s.want(t, 1)
 }
 
-func TestARunGoesOnWhenItsCallerLeaves(t *testing.T) {
+func TestRunContinuesWhenItsCallerLeaves(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			var events stettest.Events

@@ -377,7 +377,7 @@ type fine struct{}
 func (fine) Error() string              { return "not fine" }
 func (fine) GRPCStatus() *status.Status { return status.New(codes.OK, "") }
 
-func TestAPanicGoesOnAndIsNeverRunAgain(t *testing.T) {
+func TestPanicContinuesAndIsNeverRunAgain(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{})
 	b.charge = func(context.Context, string) (proto.Message, error) { panic("out of cash") }
 	recovered := make(chan any, 1)

@@ -175,7 +175,7 @@ func TestGroupOfAFIFOQueueKeepsItsOrder(t *testing.T) {
 	}
 }
 
-func TestDeadLetterIsPutAsideAndItsGroupGoesOn(t *testing.T) {
+func TestDeadLetterIsPutAsideAndItsGroupContinues(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	var r runs
 	var dead []string

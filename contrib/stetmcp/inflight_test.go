@@ -93,7 +93,7 @@ func TestACallerThatCancelsDoesNotEndTheRun(t *testing.T) {
 	}
 }
 
-func TestARunTellsItsProgressAndAsksItsUser(t *testing.T) {
+func TestRunReportsItsProgressAndAsksItsUser(t *testing.T) {
 	told := make(chan float64, 8)
 	srv := newPayments(t, newEngine(t, stet.Options{}), single(), "2025-11-25")
 	srv.then = func(ctx context.Context, req *mcp.CallToolRequest, in payArgs) (*mcp.CallToolResult, any, error) {

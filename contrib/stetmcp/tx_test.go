@@ -224,7 +224,7 @@ func TestFixedWiringFindsItsKeysFree(t *testing.T) {
 	}
 }
 
-func TestTransactionThatTheToolSpoiledIsAborted(t *testing.T) {
+func TestTransactionThatTheToolFailedIsAborted(t *testing.T) {
 	l := newLedger(t)
 	runs := 0
 	l.AddReceivingMiddleware(l.p.Middleware())

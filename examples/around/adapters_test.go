@@ -36,7 +36,7 @@ func router(param func(r *http.Request, name string) string, serve func(protect 
 	}
 }
 
-func TestNetHTTPNeedsNoSkin(t *testing.T) {
+func TestNetHTTPNeedsNoAdapter(t *testing.T) {
 	adaptertest.Run(t, adaptertest.Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			mux := http.NewServeMux()
@@ -55,7 +55,7 @@ func TestNetHTTPNeedsNoSkin(t *testing.T) {
 	})
 }
 
-func TestChiNeedsNoSkin(t *testing.T) {
+func TestChiNeedsNoAdapter(t *testing.T) {
 	adaptertest.Run(t, router(chi.URLParam, func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(protect)
@@ -66,7 +66,7 @@ func TestChiNeedsNoSkin(t *testing.T) {
 	}))
 }
 
-func TestGorillaNeedsNoSkin(t *testing.T) {
+func TestGorillaNeedsNoAdapter(t *testing.T) {
 	param := func(r *http.Request, name string) string { return mux.Vars(r)[name] }
 	adaptertest.Run(t, router(param, func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler {
 		r := mux.NewRouter()
@@ -78,7 +78,7 @@ func TestGorillaNeedsNoSkin(t *testing.T) {
 	}))
 }
 
-func TestHumaNeedsNoSkin(t *testing.T) {
+func TestHumaNeedsNoAdapter(t *testing.T) {
 	serve := func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handle func(adaptertest.Route, *humaCall) error) http.Handler {
 		mux := http.NewServeMux()
 		api := humago.New(mux, huma.DefaultConfig("Orders", "1"))

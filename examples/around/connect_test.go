@@ -67,7 +67,7 @@ func amount() *connect.Request[wrapperspb.StringValue] {
 	return req
 }
 
-func TestErrorOfAnRPCRollsBackWhateverTheProtocol(t *testing.T) {
+func TestErrorOfAnRPCRollsBackInEveryProtocol(t *testing.T) {
 	for name, protocol := range protocols() {
 		t.Run(name, func(t *testing.T) {
 			s := newRPC(t)
@@ -92,7 +92,7 @@ func TestErrorOfAnRPCRollsBackWhateverTheProtocol(t *testing.T) {
 }
 
 // The error comes after messages: in trailers, or at the end of the content.
-func TestErrorOfAStreamRollsBackWhateverTheProtocol(t *testing.T) {
+func TestErrorOfAStreamRollsBackInEveryProtocol(t *testing.T) {
 	for name, protocol := range protocols() {
 		t.Run(name, func(t *testing.T) {
 			s := newRPC(t)

@@ -17,7 +17,7 @@ func orders(t *testing.T, dir, program, config string) flow.Kit {
 	return flow.Kit{Shop: shop, Cards: cards, Config: config}
 }
 
-func TestOrdersOfAShopThatAnswersWhatBecameOfThem(t *testing.T) {
+func TestOrdersOfAShopWithAVerifyURL(t *testing.T) {
 	rig.Stet(t) // it takes a while to build
 	dir := install(t)
 	flow.Test(t, func(t *testing.T) flow.Kit {

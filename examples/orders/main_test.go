@@ -52,9 +52,9 @@ func address(line string) (addr string, ok bool) {
 	return addr, ok
 }
 
-func TestEmbeddedFlavourShipsWhatItAccepts(t *testing.T) { shipsWhatItAccepts(t, "embedded") }
-func TestRiverFlavourShipsWhatItAccepts(t *testing.T)    { shipsWhatItAccepts(t, "river") }
-func TestRabbitMQFlavourShipsWhatItAccepts(t *testing.T) { shipsWhatItAccepts(t, "rabbitmq") }
+func TestEmbeddedFlavourShipsAcceptedOrders(t *testing.T) { shipsWhatItAccepts(t, "embedded") }
+func TestRiverFlavourShipsAcceptedOrders(t *testing.T)    { shipsWhatItAccepts(t, "river") }
+func TestRabbitMQFlavourShipsAcceptedOrders(t *testing.T) { shipsWhatItAccepts(t, "rabbitmq") }
 
 func shipsWhatItAccepts(t *testing.T, queue string) {
 	s := settings{queue: queue, addr: "127.0.0.1:0", file: filepath.Join(t.TempDir(), "orders.db"), pack: time.Millisecond}
@@ -82,7 +82,7 @@ func shipsWhatItAccepts(t *testing.T, queue string) {
 	}
 }
 
-func TestKilledServiceGoesOnAfterTheLastCopyThatWasPacked(t *testing.T) {
+func TestKilledServiceContinuesAfterTheLastPackedCopy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.db")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -21,7 +21,7 @@ func orders(t *testing.T, program, config string) flow.Kit {
 	}
 }
 
-func TestOrdersOfAShopThatAnswersWhatBecameOfThem(t *testing.T) {
+func TestOrdersOfAShopWithAVerifyURL(t *testing.T) {
 	rig.Stet(t) // it takes a while to build
 	flow.Test(t, func(t *testing.T) flow.Kit {
 		kit := orders(t, "orders.py", "orders.yaml")

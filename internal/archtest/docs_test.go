@@ -80,9 +80,9 @@ func TestDecisionsAreShort(t *testing.T) {
 
 var rootName = regexp.MustCompile(`(^|[^\w./"])stet\.([A-Z]\w*)`)
 
-// TestTextsNameWhatTheRootExports finds names in comments, messages and pages that have
+// TestTextsNameOnlyExportsOfTheRoot finds names in comments, messages and pages that have
 // moved or gone.
-func TestTextsNameWhatTheRootExports(t *testing.T) {
+func TestTextsNameOnlyExportsOfTheRoot(t *testing.T) {
 	there, err := os.ReadFile(filepath.Join("testdata", "exports", "stet.txt"))
 	if err != nil {
 		t.Fatal(err)

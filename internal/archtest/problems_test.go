@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestEvery503SaysThatNothingWasExecuted: stetclient, and others, take a 503 with
-// Retry-After for that.
-func TestEvery503SaysThatNothingWasExecuted(t *testing.T) {
+// TestEvery503StatesThatNothingWasExecuted: stetclient and other clients read a
+// 503 with Retry-After as not executed.
+func TestEvery503StatesThatNothingWasExecuted(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "problems.md"))
 	if err != nil {
 		t.Fatal(err)

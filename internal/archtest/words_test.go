@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -60,20 +61,37 @@ var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 	if err != nil {
 		return nil, err
 	}
+	byForm := wordsOf(string(text))
+	err = eachText(func(place, text string) {
+		if place == "CHANGELOG.md" { // it quotes names that are gone
+			text = codeSpan.ReplaceAllString(text, "")
+		}
+		count(quoted.Replace(strings.ToLower(text)), byForm, func(w *outWord) { w.places = append(w.places, place) })
+	})
+	words = slices.SortedFunc(maps.Values(byForm), func(a, b *outWord) int { return strings.Compare(a.forms[0], b.forms[0]) })
+	return slices.Compact(words), err
+})
+
+// wordsOf returns the entries of a list, by each of their forms.
+func wordsOf(list string) map[string]*outWord {
 	byForm := map[string]*outWord{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(list) {
 		forms, write, ok := strings.Cut(strings.TrimSpace(line), " => ")
 		if strings.HasPrefix(line, "#") || !ok {
 			continue
 		}
 		w := &outWord{forms: strings.Split(forms, ", "), write: write}
-		words = append(words, w)
 		for _, form := range w.forms {
 			byForm[form] = w
 		}
 	}
+	return byForm
+}
+
+// eachText calls do with each file of this repository that has one of the wordFiles' kinds.
+func eachText(do func(place, text string)) error {
 	root := filepath.Join("..", "..")
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch name := ""; {
 		case err != nil:
 			return err
@@ -90,22 +108,18 @@ var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 			return err
 		}
 		place, err := filepath.Rel(root, path)
-		if place == "CHANGELOG.md" { // it quotes names that are gone
-			text = codeSpan.ReplaceAll(text, nil)
-		}
-		count(quoted.Replace(strings.ToLower(string(text))), byForm, filepath.ToSlash(place))
+		do(filepath.ToSlash(place), string(text))
 		return err
 	})
-	return words, err
-})
+}
 
-// count adds the place to each word of byForm that the text has.
-func count(text string, byForm map[string]*outWord, place string) {
+// count calls found for each word of byForm that the text has.
+func count(text string, byForm map[string]*outWord, found func(*outWord)) {
 	all := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) })
 	for i := range all {
 		for n := 1; n <= 3 && i+n <= len(all); n++ {
 			if w := byForm[strings.Join(all[i:i+n], " ")]; w != nil {
-				w.places = append(w.places, place)
+				found(w)
 			}
 		}
 	}

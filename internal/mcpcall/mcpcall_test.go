@@ -79,7 +79,7 @@ func TestArgumentsThatCanBeReadInTwoWaysAreRefused(t *testing.T) {
 	}
 }
 
-func TestDerivedKeysTellApartWhatIsNotTheSame(t *testing.T) {
+func TestDerivedKeysOfDifferentCallsDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range []string{DeriveKey("s", "t", []byte("{}")), DeriveKey("st", "", []byte("{}")), DeriveKey("", "st", []byte("{}")), DeriveKey("s", "t{", []byte("}"))} {
 		if seen[k] || CheckKey(k) != "" {

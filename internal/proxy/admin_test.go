@@ -85,7 +85,7 @@ func operator(t *testing.T, a http.Handler, method, path, content, token string)
 	return w.Code, w.Body.String()
 }
 
-func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
+func TestOperatorResolvesUnknownOutcomesOfTheProxy(t *testing.T) {
 	arrived := make(chan struct{})
 	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) {
 		close(arrived)
@@ -136,7 +136,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestAdminWithoutATokenIsForLookingOnThisHost(t *testing.T) {
+func TestAdminWithoutATokenOnlyReadsAndOnlyOnThisHost(t *testing.T) {
 	f := start(t, yamlFor("http://127.0.0.1:3000", "http1", "routes: [{path: /payments}]\n"))
 	a := proxy.NewAdmin(f.proxy, nil)
 	if status, body := operator(t, a, "GET", "/v1/operations", "", ""); status != 200 {
@@ -216,7 +216,7 @@ func TestMetricsWithoutATokenAreForThisHostByItsName(t *testing.T) {
 	}
 }
 
-func TestAdminTokensLookOrChangeAndAreReadAgain(t *testing.T) {
+func TestAdminTokensAllowReadingOrChangesAndAreReadAgain(t *testing.T) {
 	const looking, changing = "a-token-to-look-with", "a-token-to-change-with"
 	head := yamlFor("http://127.0.0.1:3000", "http1", "routes: [{path: /payments}]\n")
 	f := start(t, head+"admin: {tokens: [{name: grafana, token: "+looking+"}, {name: ada, may: change, token: "+changing+"}]}\n")

@@ -167,7 +167,7 @@ func TestRunningOperationsOfARouteDoNotDelayAnotherRoute(t *testing.T) {
 	}
 }
 
-func TestRetryAfterOfTheServiceIsHeeded(t *testing.T) {
+func TestRetryAfterOfTheServiceIsUsed(t *testing.T) {
 	var at [2]time.Time
 	var n atomic.Int32
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {

@@ -81,7 +81,7 @@ func TestAuthorizationThatDoesNotAnswerFailsClosed(t *testing.T) {
 }
 
 // A caller without authorization does not learn from the proxy whether a key is in use.
-func TestWhoIsNotAllowedLearnsNothingOfAKey(t *testing.T) {
+func TestUnauthorizedCallerLearnsNothingOfAKey(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	s := guardedService(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer good" {

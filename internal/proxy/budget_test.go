@@ -26,7 +26,7 @@ func held(t *testing.T, b store.Browser) int {
 
 // A service that asks who it is after the proxy has claimed, as it must, turns
 // invented credentials away. None of them may stay behind in the store.
-func TestWhoIsTurnedAwayLeavesNoRecord(t *testing.T) {
+func TestRefusedRequestLeavesNoRecord(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestReplayedProblemOfAToolSaysThatItIsAReplay(t *testing.T) {
+func TestReplayedProblemOfAToolIsMarkedAsAReplay(t *testing.T) {
 	s := serveTools(t)
 	s.answer = func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) { w.WriteHeader(202) } // the outcome is unknown
 	f := s.front(t, "")

@@ -50,7 +50,7 @@ var breaks = map[string]http.HandlerFunc{
 	"aborts": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 }
 
-func TestRequestWhoseConnectionBreaksIsExecutedOnceAndThenUnknown(t *testing.T) {
+func TestRequestWithABrokenConnectionIsExecutedOnceAndThenUnknown(t *testing.T) {
 	for _, protocol := range []string{"http1", "h2c"} {
 		for name, broken := range breaks {
 			for _, body := range []string{"", `{"amount":42}`} {

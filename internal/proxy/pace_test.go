@@ -145,7 +145,7 @@ func switching(t *testing.T, then func(net.Conn), ended chan<- struct{}) *servic
 
 const upgrade = "GET /chat HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
-func TestWebSocketWhoseClientTakesNothingIsClosed(t *testing.T) {
+func TestWebSocketIsClosed_ClientTakesNothing(t *testing.T) {
 	ended := make(chan struct{})
 	s := switching(t, func(c net.Conn) { _, _ = io.CopyN(c, zeros{}, 64<<20) }, ended)
 	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 300ms}\n"+single))
@@ -154,7 +154,7 @@ func TestWebSocketWhoseClientTakesNothingIsClosed(t *testing.T) {
 	f.empty()
 }
 
-func TestWebSocketWhoseClientIsSilentStaysOpen(t *testing.T) {
+func TestWebSocketStaysOpen_ClientIsSilent(t *testing.T) {
 	ended := make(chan struct{})
 	s := switching(t, func(c net.Conn) {
 		for range 2 {

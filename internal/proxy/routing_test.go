@@ -173,7 +173,7 @@ func TestMethodsWithoutARoutePass(t *testing.T) {
 }
 
 // Some services obey what overrides the method of any request.
-func TestMethodIsNotOverriddenByOneThatIsProtected(t *testing.T) {
+func TestMethodIsNotOverriddenByAProtectedMethod(t *testing.T) {
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
 	for more, routes := range map[string]string{"": "[{path: /payments}]", "unrouted: pass\n": "[{path: /payments, methods: [POST]}, {path: /open, pass: true}]"} {
 		f := start(t, yamlFor(s.URL, "http1", more+"scope: single-tenant\nroutes: "+routes+"\n"))

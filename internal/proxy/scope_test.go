@@ -73,7 +73,7 @@ func hasScope(t *testing.T, yaml, scope string, header []string) {
 	}
 }
 
-func TestScopeSaysWhoseKeyItIs(t *testing.T) {
+func TestScopeNamesTheOwnerOfTheKey(t *testing.T) {
 	public, private, keyFile := signer(t)
 	secret := strings.Repeat("s", 32)
 	sign := func(method jwt.SigningMethod, key any, claims jwt.MapClaims) string {

@@ -55,7 +55,7 @@ func certificate(t *testing.T) (pair tls.Certificate, certFile, keyFile string) 
 	return pair, certFile, keyFile
 }
 
-func TestClientsOfATLSListenerNeedACertificateThatSaysTheirScope(t *testing.T) {
+func TestClientsOfATLSListenerNeedACertificateWithTheirScope(t *testing.T) {
 	pair, certFile, keyFile := certificate(t)
 	leaf, err := x509.ParseCertificate(pair.Certificate[0])
 	if err != nil {

@@ -119,9 +119,9 @@ func requirements(t *testing.T, dir string) (paths []string) {
 	return paths
 }
 
-// TestProgramsGetWhatTheyUseAndNothingElse: a program requires the modules of its store, of
+// TestProgramsImportOnlyTheModulesTheyUse: a program requires the modules of its store, of
 // its adapter, and of structured fields, and has no framework in its graph that it does not use.
-func TestProgramsGetWhatTheyUseAndNothingElse(t *testing.T) {
+func TestProgramsImportOnlyTheModulesTheyUse(t *testing.T) {
 	repository := released(t)
 	env := consumer(t, repository)
 	for store, want := range map[string]string{

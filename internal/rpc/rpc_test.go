@@ -76,7 +76,7 @@ func TestAnEndIsReadAsItWasStored(t *testing.T) {
 	}
 }
 
-func TestWhatIsTheTransportsIsNotStored(t *testing.T) {
+func TestFieldsOfTheTransportAreNotStored(t *testing.T) {
 	out := End{Header: Metadata{"Set-Cookie": {"s"}, "content-type": {"x"}, ":path": {"/"}, "grpc-status": {"3"}, "X-Kept": {"1"}}}.Outcome()
 	if len(out.Header) != 1 || out.Header[0].Name != "x-kept" {
 		t.Errorf("stored %v", out.Header)
@@ -102,8 +102,8 @@ func TestAnOutcomeThatContradictsItselfIsUnreadable(t *testing.T) {
 	}
 }
 
-// TestWhatEachFaceHasStoredIsTold: the table of docs/adapters.md, for gRPC.
-func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
+// TestOutcomeOfEachAdapterIsReturned: the table of docs/adapters.md, for gRPC.
+func TestOutcomeOfEachAdapterIsReturned(t *testing.T) {
 	json := "application/json"
 	raw, err := proto.Marshal(wrapperspb.String("one"))
 	st, serr := proto.Marshal(&status.Status{Code: 5, Message: "gone fishing"})
@@ -172,7 +172,7 @@ func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
 	}
 }
 
-func TestAnRPCsOutcomeIsToldWhereTheMessageIsNotKnown(t *testing.T) {
+func TestOutcomeOfAnRPCIsReturned_MessageTypeUnknown(t *testing.T) {
 	raw, err := proto.Marshal(wrapperspb.String("one"))
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestKeysAreThoseOfHTTP(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsTheSameInEachRetryIsDigested(t *testing.T) {
+func TestOnlyContentThatEachRetryRepeatsIsDigested(t *testing.T) {
 	s, err := structpb.NewStruct(map[string]any{"a": 1, "b": map[string]any{"c": []any{"d"}}, "e": 2, "f": 3})
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestOnlyWhatIsTheSameInEachRetryIsDigested(t *testing.T) {
 	}
 }
 
-func TestAStatusThatCannotBeMarshalledIsMended(t *testing.T) {
+func TestStatusThatCannotBeMarshalledIsReplaced(t *testing.T) {
 	out := End{Status: &status.Status{Code: 3, Message: "a\xffb"}}.Outcome()
 	if e, ok := stored(out); !ok || e.Status.GetMessage() != "a\uFFFDb" {
 		t.Errorf("%v %v", e, ok)

@@ -17,7 +17,7 @@ func key(t testing.TB, name string, fill byte) *Key {
 	return k
 }
 
-func TestDecryptReturnsWhatWasEncrypted(t *testing.T) {
+func TestDecryptReturnsTheEncryptedText(t *testing.T) {
 	k := key(t, "2026", 1)
 	for _, content := range [][]byte{nil, {0}, []byte("card 4242"), bytes.Repeat([]byte{0xff}, 1<<20)} {
 		b := k.Encrypt(content, []byte("record 1"))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestOpenReturnsWhatWasSealed(t *testing.T) {
+func TestOpenReturnsTheSealedText(t *testing.T) {
 	for _, content := range [][]byte{nil, {0}, []byte("result"), bytes.Repeat([]byte{0xff}, 1<<20)} {
 		got, err := Open(Seal(content))
 		if err != nil || !bytes.Equal(got, content) {

@@ -334,7 +334,7 @@ func TestConcurrentRequestsWith409HaveNoOutcome(t *testing.T) {
 	}
 }
 
-func TestReportSaysWhyItEnds(t *testing.T) {
+func TestReportHasTheReasonOfItsEnd(t *testing.T) {
 	down := httptest.NewServer(http.NotFoundHandler())
 	defer down.Close()
 	report, err := Run(t.Context(), Options{URL: down.URL})

@@ -338,7 +338,7 @@ func TestRequestsThatAreNotProtectedHaveNoSpan(t *testing.T) {
 	}
 }
 
-func TestHandlerWhoseTimeIsUpIsAnError(t *testing.T) {
+func TestHandlerThatTimesOutIsAnError(t *testing.T) {
 	p := start(t, memory.New(memory.Options{}), stet.Policy{RunTimeout: time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		pay(w, r)

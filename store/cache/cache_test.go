@@ -159,7 +159,7 @@ func TestOnlySettledRecordsAreKept(t *testing.T) {
 	}
 }
 
-func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
+func TestOutcomeIsNotReturnedPastItsExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		offset := 1000 * time.Hour // the store's clock is its own affair
 		clock := func() time.Time { return time.Now().Add(offset) }
@@ -184,7 +184,7 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 	})
 }
 
-func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
+func TestClockIsRight_ReplyLost(t *testing.T) {
 	for name, call := range map[string]func(store.WorkStore, store.ClaimRequest) error{
 		"Claim": func(s store.WorkStore, req store.ClaimRequest) error { _, err := s.Claim(t.Context(), req); return err },
 		"Accept": func(s store.WorkStore, req store.ClaimRequest) error {
@@ -351,7 +351,7 @@ func (p partial) Claim(context.Context, store.ClaimRequest) (store.Record, error
 	return store.Record{}, store.ErrDamaged
 }
 
-func TestWhatHoldsBesideAPartialErrorPasses(t *testing.T) {
+func TestResultsBesideAPartialErrorPass(t *testing.T) {
 	claim := store.Claim{ID: store.ID{1}, Fence: 1}
 	err := &store.PartialError{Claims: []store.Claim{{ID: store.ID{2}}}, Cause: store.ErrDamaged}
 	c := wrap(t, partial{memory.New(memory.Options{}), err}, cache.Options{})

@@ -78,7 +78,7 @@ func TestCacheOfTransactionsKeepsTheContract(t *testing.T) {
 }
 
 // What a cache's store can do is found through the cache, and nothing else is.
-func TestCacheCanDoWhatItsStoreCan(t *testing.T) {
+func TestCacheHasTheAbilitiesOfItsStore(t *testing.T) {
 	file := openFile(t)
 	for name, s := range map[string]store.Store{
 		"five methods":           struct{ store.Store }{file},
@@ -115,7 +115,7 @@ func abilities(s store.Store) map[string]bool {
 
 func is[T any](s store.Store) bool { _, ok := store.As[T](s); return ok }
 
-func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
+func TestAcceptanceOfAnEndedOperationReadsTheStoreOnce(t *testing.T) {
 	s := &counted{Store: memory.New(memory.Options{})}
 	c := as[store.WorkStore](t, wrap(t, s, cache.Options{}))
 	req := request("k")

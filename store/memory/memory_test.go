@@ -95,7 +95,7 @@ func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
 	}
 }
 
-func TestSweepLooksAtNoMoreThanItsLimit(t *testing.T) {
+func TestSweepReadsNoMoreThanItsLimit(t *testing.T) {
 	c := newClock()
 	s := memory.New(memory.Options{Clock: c.Now})
 	for range 25 {
@@ -111,7 +111,7 @@ func TestSweepLooksAtNoMoreThanItsLimit(t *testing.T) {
 	}
 }
 
-func TestPurgingDuringASweepSkipsNobody(t *testing.T) {
+func TestPurgingDuringASweepSkipsNoRecord(t *testing.T) {
 	c := newClock()
 	s := memory.New(memory.Options{Clock: c.Now})
 	for i := range 20 { // to forget and to mark unknown, in turns

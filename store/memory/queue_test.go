@@ -9,7 +9,7 @@ import (
 )
 
 // An entry with a long delay must not stay after its record has ended.
-func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
+func TestQueueHasNoEntryOfAnEndedOperation(t *testing.T) {
 	now := time.Now()
 	s := New(Options{Clock: func() time.Time { return now }})
 	stays := accept(t, s, 0)

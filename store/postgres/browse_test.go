@@ -37,7 +37,7 @@ func browse(t testing.TB, s *Store, q store.Query) (found map[store.ID]store.Rec
 
 // A page is had by one index, whatever the planner believes about the table,
 // and looks at a bounded number of rows.
-func TestPagesLookAtABoundedNumberOfRecords(t *testing.T) {
+func TestPagesReadABoundedNumberOfRecords(t *testing.T) {
 	s := open(t, nil, Options{})
 	const rows = 3 * browseLook
 	execSQL(t, s.Pool(), `INSERT INTO stet.records (id, scope, fingerprint, owner, fence, attempt, state, claimed_at, settled_at, expires_at, forget_at, due_at)

@@ -293,7 +293,7 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 
 // Commits that were not answered are read, for long if the server is in trouble.
 // Just then leases must be renewed.
-func TestLookUpsOfCommitsHoldUpNoOthers(t *testing.T) {
+func TestQueriesOfCommitsDelayNoOthers(t *testing.T) {
 	s := open(t, nil, Options{})
 	claims := []store.Claim{mustClaim(t, s, request("run")).Claim()}
 	open, err := s.Pool().Begin(t.Context())

@@ -302,7 +302,7 @@ func TestEngineThatEncryptsSendsNoMessageOfSQL(t *testing.T) {
 }
 
 // A transaction that has emitted holds no lock on the record: heartbeats continue.
-func TestHeartbeatsGoOnWhileATransactionHasEmitted(t *testing.T) {
+func TestHeartbeatsContinue_TransactionHasEmitted(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
 	c := mustClaim(t, s, request("k")).Claim()

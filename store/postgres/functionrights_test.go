@@ -233,7 +233,7 @@ func TestMigration6_RevokesDependentGrants(t *testing.T) {
 	}
 }
 
-func TestMissingSchemaAndRightsSayWhatToDo(t *testing.T) {
+func TestMissingSchemaAndRightsErrorsNameTheCommand(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	says := func(err error, want string) {

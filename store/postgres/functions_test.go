@@ -91,7 +91,7 @@ func opOf(key, body string) stet.Op {
 	return stet.Op{Scope: "shop", Key: key, Fingerprint: stet.NewFingerprint([]byte(body))}
 }
 
-func TestFunctionsComputeWhatGoComputes(t *testing.T) {
+func TestFunctionsComputeTheVectorsOfGo(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
 	vectors := stettest.ReadVectors(t)
@@ -368,7 +368,7 @@ func TestTransactionThatForgetsToSettleCommitsNothing(t *testing.T) {
 }
 
 // The record goes through its states, each of which SQL tells.
-func TestEachStateIsTold(t *testing.T) {
+func TestEachStateIsReturned(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
 	tx := beginTx(t, s)

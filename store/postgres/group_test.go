@@ -99,7 +99,7 @@ func TestGroupThatAFunctionEndsIsNoSuccess(t *testing.T) {
 	}
 }
 
-func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
+func TestGroupLeavesOutKnownAndRunningOperations(t *testing.T) {
 	s := ledger(t, Options{})
 	mustSettle(t, s, mustClaim(t, s, request("settled")).Claim(), "before")
 	mustClaim(t, s, request("leased"))

@@ -68,7 +68,7 @@ func TestFingerprintIsPublishedUntilTheCommit(t *testing.T) {
 
 // The server reads its table of locks one by one. In the meantime the holder of the key's lock may begin its
 // transaction.
-func TestRivalIsSeenWhileItsTransactionBegins(t *testing.T) {
+func TestConcurrentTransactionIsSeenWhileItBegins(t *testing.T) {
 	s := open(t, nil, Options{})
 	req, other := request("k"), request("k")
 	other.Fingerprint = stet.NewFingerprint([]byte("something else"))
@@ -303,7 +303,7 @@ func TestRowsOfTheFirstStatementLeftOpen(t *testing.T) {
 
 // A server that was restarted, or that ends idle sessions, has closed all connections of the
 // store. The store notices that when it uses them.
-func TestStoreGoesOnWhenAllItsConnectionsHaveEnded(t *testing.T) {
+func TestStoreContinuesWhenAllItsConnectionsHaveEnded(t *testing.T) {
 	s := open(t, nil, Options{})
 	claim := mustClaim(t, s, request("before")).Claim()
 	var conns []*pgxpool.Conn

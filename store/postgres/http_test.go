@@ -18,7 +18,7 @@ import (
 
 // While a transaction runs, another process claims its key in lease mode and dies.
 // The policy takes over, so the same request runs again, in a second transaction.
-func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
+func TestRequestIsHandledAgainWhole_TransactionWithoutEffect(t *testing.T) {
 	s := ledger(t, Options{})
 	policy := stet.Policy{Stale: stet.MayRunAgain()}
 	engines := [2]*stet.Engine{}

@@ -73,7 +73,7 @@ func TestWorkOfOthersDoesNotSlowOnesOwnDown(t *testing.T) {
 	}
 }
 
-func TestMoreNamesThanAreLookedAtComeInTurns(t *testing.T) {
+func TestMoreNamesThanOneReadComeInTurns(t *testing.T) {
 	s := open(t, nil, Options{})
 	const n = store.MaxDueNames + 44
 	for i := range n {

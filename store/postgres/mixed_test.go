@@ -67,7 +67,7 @@ func TestGoAndSQLSeeOneAnother(t *testing.T) {
 
 // A response that Go has stored is returned by SQL with its header fields, and the
 // other way round.
-func TestResponsesAreHandedOutByGoAndSQL(t *testing.T) {
+func TestResponsesAreReturnedByGoAndSQL(t *testing.T) {
 	s := open(t, nil, Options{})
 	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 	var last stet.Op

@@ -231,7 +231,7 @@ func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
 
 // An operator, or a restart, ends the wait of a commit: its writes are visible,
 // and no standby has it.
-func TestOutcomeWhoseWaitWasCutShortIsNotReturned(t *testing.T) {
+func TestOutcomeIsNotReturned_WaitCutShort(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"pg_cancel_backend", "pg_terminate_backend", "restart"} {
 		t.Run(by, func(t *testing.T) {

@@ -141,7 +141,7 @@ func shareStatements(t *testing.T, call func(req store.ClaimRequest, key string)
 
 // A claim that a service settles in a long transaction of its own holds up
 // neither the heartbeat nor anybody else's settle.
-func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
+func TestLockedRecordDelaysNoOther(t *testing.T) {
 	s := open(t, nil, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -349,7 +349,7 @@ var _ net.Conn = (*cutConn)(nil)
 
 // A row with a short lock is renewed when the lock is released: a claim that
 // counts as renewed must have a lease.
-func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
+func TestHeartbeatRenewsBrieflyLockedRecords(t *testing.T) {
 	s := open(t, nil, Options{})
 	req := request("k")
 	req.Lease = time.Hour

@@ -283,7 +283,7 @@ func cutAfter(mode int32) function {
 	}
 }
 
-func TestLostCommitIsLookedUp(t *testing.T) {
+func TestUnacknowledgedCommitIsQueried(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
 	committed, tries := 0, 100
 	for range tries {
@@ -321,7 +321,7 @@ func TestTransactionWithoutItsClientIsEnded(t *testing.T) {
 	nothing(t, s, "k")
 }
 
-func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
+func TestCommitIsUnknownWhenItCannotBeQueried(t *testing.T) {
 	s, down := frail(t, 300*time.Millisecond)
 	s.own.Reset() // new connections fail
 	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {

@@ -19,7 +19,7 @@ import (
 
 // If sessions receive errors only, the server does not report that the wait of a
 // commit was cut short.
-func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
+func TestOutcomeIsNotReturned_WaitCutShortUnseen(t *testing.T) {
 	t.Parallel()
 	c := absent(t)
 	pool := connect(t, c.server.URL("postgres")+"&options=-c%20client_min_messages%3Derror")

@@ -187,7 +187,7 @@ func (c *tallying) Do(ctx context.Context, key string, args ...string) (any, err
 }
 
 // A move that was broken off half way leaves a slot so permanently.
-func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
+func TestRunsContinueWhileTheirSlotMoves(t *testing.T) {
 	for _, l := range asTheyAre {
 		t.Run(l.name, func(t *testing.T) {
 			cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})

@@ -9,7 +9,7 @@ import (
 )
 
 // It is asked of servers that New refuses, too, through every adapter.
-func TestInfoIsToldByServersOfEveryKind(t *testing.T) {
+func TestInfoIsReadFromServersOfEveryKind(t *testing.T) {
 	server := rig.NewRedis(t, rig.RedisOptions{Settings: map[string]string{
 		"maxmemory-policy": "allkeys-lru", "appendonly": "yes", "appendfsync": "always",
 	}})

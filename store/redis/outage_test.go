@@ -79,7 +79,7 @@ func serverOf(t *testing.T, cluster *rig.RedisCluster, id store.ID) int {
 	return 3
 }
 
-func TestRunsOnHealthyServersGoOnWhileOneIsGone(t *testing.T) {
+func TestRunsOnHealthyServersContinueWhileOneIsDown(t *testing.T) {
 	const runs, lease, victim = 300, 12 * time.Second, 2 // a healthy server has a sixth of that to answer
 	t.Parallel()
 	eachOutage(t, func(t *testing.T, cluster *rig.RedisCluster, c conn, end func(int)) {
@@ -115,7 +115,7 @@ func TestRunsOnHealthyServersGoOnWhileOneIsGone(t *testing.T) {
 	})
 }
 
-func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
+func TestExtendAndSweepNameTheRecordsNotReached(t *testing.T) {
 	const records, victim = 60, 2
 	t.Parallel()
 	eachOutage(t, func(t *testing.T, cluster *rig.RedisCluster, c conn, end func(int)) {

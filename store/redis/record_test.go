@@ -171,7 +171,7 @@ func TestRunningAndUnknownRecordsNeverExpireByThemselves(t *testing.T) {
 	})
 }
 
-func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
+func TestIndexHoldsOnlyRunningAndUnknownRecords(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
@@ -206,7 +206,7 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 	})
 }
 
-func TestStaleIndexParksNoLiveRecord(t *testing.T) {
+func TestStaleIndexMarksNoLiveRecordUnknown(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})

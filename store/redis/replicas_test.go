@@ -75,7 +75,7 @@ func TestStoreThatWaitsForReplicasKeepsTheContract(t *testing.T) {
 	}
 }
 
-func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
+func TestOutcomeThatReplicasLackIsUnknownAndNotReturned(t *testing.T) {
 	t.Parallel()
 	eachReplicated(t, func(t *testing.T, p pair, s, _ *redis.Store) {
 		t.Parallel()
@@ -351,7 +351,7 @@ func TestReplicasOfAClusterAreWaitedForWhileSlotsMove(t *testing.T) {
 	}
 }
 
-func TestWaitingForReplicasHoldsUpNobodyElse(t *testing.T) {
+func TestWaitingForReplicasDelaysNoOther(t *testing.T) {
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			p := newPair(t)
@@ -482,7 +482,7 @@ func (m mixed) Servers(ctx context.Context) (map[string]redis.Client, error) {
 	return servers, err
 }
 
-func TestClusterWhoseServersCannotBeWaitedForIsToldSo(t *testing.T) {
+func TestReplicasOfAClusterNeedPipeliners(t *testing.T) {
 	c := mixed{asked{
 		member:   member{fit},
 		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },

@@ -86,7 +86,7 @@ func readCommand(r *bufio.Reader) ([]string, error) {
 	return args, err
 }
 
-func TestCommandWhoseReplyIsLostIsSentOnceToACluster(t *testing.T) {
+func TestCommandIsSentOnceToACluster_ReplyLost(t *testing.T) {
 	f := newForgetful(t)
 	c := dial(t, libraries[0], f.Addr().String(), f.Addr().String()) // two addresses make it a client of clusters
 	script := []string{"EVALSHA", "abc", "1", "k"}

@@ -70,7 +70,7 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 }
 
 // The first half of a script would be done.
-func TestUserWhoMayNotDoAllThatScriptsDoIsRefused(t *testing.T) {
+func TestUserWithoutTheRightsOfTheScriptsIsRefused(t *testing.T) {
 	for _, rights := range []string{"-zadd", "-setrange", "-hset", "-unlink", "-time", "-evalsha"} {
 		_, err := redis.New(t.Context(), as(t, "~*", "&*", "+@all", rights), redis.Options{Logger: quiet})
 		mustContain(t, err, "the user needs the commands")

@@ -23,7 +23,7 @@ import (
 // and a colon.
 func scheduleKey(prefix string, what waitsFor) string { return prefix + ":{schedule}:" + kinds[what] }
 
-func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
+func TestQueueHoldsOnlyWaitingOperations(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
@@ -261,7 +261,7 @@ func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 	})
 }
 
-func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
+func TestBacklogOfOneShardIsReturnedInSteps(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
 		want := make(map[store.ID]bool)

@@ -83,7 +83,7 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 	}
 }
 
-func TestPagesOfTheStuckGoOnWhileLeasesMove(t *testing.T) {
+func TestPagesOfTheStuckContinueWhileLeasesMove(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
 		claims := claimMany(t, s, 600)

@@ -88,7 +88,7 @@ func TestDamagedRecordHidesNoWork(t *testing.T) {
 	})
 }
 
-func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
+func TestSweepSkipsADamagedRecord(t *testing.T) {
 	eachDamaged(t, func(t *testing.T, _ conn, s *redis.Store, request func(int) store.ClaimRequest, damage func(store.ID)) {
 		var last store.ID
 		for i := range 5 {

@@ -90,7 +90,7 @@ func (deaf) Listen(ctx context.Context, _ string, heard func(string)) error {
 	return ctx.Err()
 }
 
-func TestWatchersLookByThemselvesWhenMessagesAreLost(t *testing.T) {
+func TestWatchersPollWhenMessagesAreLost(t *testing.T) {
 	each(t, func(t *testing.T, c conn) { wakeTimes(t, open(t, deaf{c}, redis.Options{}), 2) })
 }
 
@@ -121,7 +121,7 @@ func TestSubscriptionSurvivesALostConnection(t *testing.T) {
 	})
 }
 
-func TestRunsThatNobodyWatchesAreNotPublished(t *testing.T) {
+func TestRunsWithoutAWatcherAreNotPublished(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})

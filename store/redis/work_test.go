@@ -278,7 +278,7 @@ func workOnce(t *testing.T, s *redis.Store, req store.ClaimRequest) {
 	}
 }
 
-func TestAcceptedRecordsAreBrowsedWithoutALookAtAllKeys(t *testing.T) {
+func TestAcceptedRecordsAreBrowsedWithoutAScanOfTheKeys(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
@@ -333,7 +333,7 @@ func meddleScans(c conn, n *atomic.Int64) redis.Client {
 	return &scanning{c, n}
 }
 
-func TestAcceptedWorkIsOnReplicasBeforeAnybodyIsTold(t *testing.T) {
+func TestAcceptedWorkIsOnReplicasBeforeItsResponse(t *testing.T) {
 	eachReplicated(t, func(t *testing.T, p pair, s, hasty *redis.Store) {
 		ctx := t.Context()
 		first, fresh := request("first"), request("fresh")

@@ -114,7 +114,7 @@ func TestUnreadableRecordsDoNotFillTheSweep(t *testing.T) {
 	}
 }
 
-func TestOperatorSeesAndBuriesWhatCannotBeRead(t *testing.T) {
+func TestOperatorSeesAndPurgesRecordsThatCannotBeRead(t *testing.T) {
 	more := map[string]string{"a short ID": "id = substr(id, 1, 31)", "a long ID": "id = CAST(id || zeroblob(100) AS BLOB)"}
 	for name, how := range everyDamage(more) {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestRelativePathStaysTheSameFile(t *testing.T) {
 }
 
 // A copy of the files, taken while the store is open, is what a crash leaves.
-func TestWhatWasAcknowledgedOutlivesACrash(t *testing.T) {
+func TestAcknowledgedWritesOutliveACrash(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	s := openStore(t, Options{}, filepath.Join(dir, "stet.db"))
 	settled := mustClaim(t, s, request("settled"))
@@ -138,7 +138,7 @@ func TestFenceOutlivesEveryRecordAndTheClock(t *testing.T) {
 	}
 }
 
-func TestSweepLooksOnlyAtWhatIsDue(t *testing.T) {
+func TestSweepReadsOnlyDueRecords(t *testing.T) {
 	s := openStore(t, Options{})
 	if got := plan(t, s, qDue, 0, 10); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_due (due<?)") || strings.Contains(got, "TEMP B-TREE") {
 		t.Errorf("the plan is\n%s", got)
@@ -210,7 +210,7 @@ func TestNewerTablesAreRefused(t *testing.T) {
 	}
 }
 
-func TestFilesThatCannotBeUsedSayWhy(t *testing.T) {
+func TestUnusableFileErrorsHaveTheReason(t *testing.T) {
 	garbage := filepath.Join(t.TempDir(), "garbage.db")
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("not a database\n", 1000)), 0o600); err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestDamagedRecordFailsAlone(t *testing.T) {
 	}
 }
 
-func TestDamagedFileSaysSo(t *testing.T) {
+func TestDamagedFileIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stet.db")
 	s := openStore(t, Options{}, path)
 	for i := range 200 {
@@ -309,7 +309,7 @@ func TestFullDiskWritesNothingHalf(t *testing.T) {
 	}
 }
 
-func TestLockedFileSaysSoAndNothingWasDone(t *testing.T) {
+func TestLockedFileIsReportedAsNotExecuted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stet.db")
 	s := openStore(t, Options{BusyTimeout: 20 * time.Millisecond}, path)
 	tx, err := openStore(t, Options{}, path).DB().Begin()
@@ -331,7 +331,7 @@ func TestLockedFileSaysSoAndNothingWasDone(t *testing.T) {
 	mustClaim(t, s, request("k"))
 }
 
-func TestReadOnlyFileSaysSo(t *testing.T) {
+func TestReadOnlyFileIsReported(t *testing.T) {
 	s := openStore(t, Options{})
 	if _, err := s.writes.Exec("PRAGMA query_only = ON"); err != nil {
 		t.Fatal(err)

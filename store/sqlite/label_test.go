@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func TestMoreNamesThanAreLookedAtComeInTurns(t *testing.T) {
+func TestMoreNamesThanOneReadComeInTurns(t *testing.T) {
 	s := openStore(t, Options{})
 	const n = store.MaxDueNames + 44
 	for i := range n {

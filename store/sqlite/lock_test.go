@@ -57,7 +57,7 @@ func writes(t *testing.T, s *Store) map[string]func(context.Context) error {
 	}
 }
 
-func TestCallerWhoseContextEndsWhileTheFileIsLockedDidNothing(t *testing.T) {
+func TestCallDidNothing_ContextEndsWhileTheFileIsLocked(t *testing.T) {
 	whileLocked(t, Options{}, func(t *testing.T, s *Store, _ func()) {
 		for name, call := range writes(t, s) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -106,7 +106,7 @@ func TestFileThatIsUnlockedInTimeIsWrittenTo(t *testing.T) {
 
 // A caller that came late, and waited for a transaction of this process first, is
 // not refused because the file was locked for that time.
-func TestLockThatWasFreeMeanwhileIsWaitedForAnew(t *testing.T) {
+func TestWaitForALockStartsAnewAfterItWasFree(t *testing.T) {
 	whileLocked(t, Options{}, func(t *testing.T, s *Store, unlock func()) {
 		if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, store.ErrNotDone) {
 			t.Fatal(err)

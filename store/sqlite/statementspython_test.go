@@ -144,7 +144,7 @@ func charged(t testing.TB, s *Store, key string) (n int) {
 	return n
 }
 
-func TestPythonOfThePageComputesWhatGoComputes(t *testing.T) {
+func TestPythonOfThePageComputesTheVectorsOfGo(t *testing.T) {
 	_, _, _, file := shared(t)
 	p := startPython(t, file)
 	defer p.end()

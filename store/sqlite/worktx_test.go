@@ -79,7 +79,7 @@ func plan(t *testing.T, s *Store, q query, args ...any) string {
 	return plan.String()
 }
 
-func TestDueLooksOnlyAtWhatIsDue(t *testing.T) {
+func TestDueReadsOnlyDueRecords(t *testing.T) {
 	s := openStore(t, Options{})
 	for q, want := range map[query]string{qDueRun: "run (name=? AND run_due<?)", qDueRelay: "relay (relay_due<?)"} {
 		args := []any{0, 10, 0}

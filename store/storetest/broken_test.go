@@ -47,7 +47,7 @@ type (
 
 // A store is tested with its abilities: with work alone or messages alone, and behind
 // a wrapper that says so as if it were not there.
-func TestStoresAreTestedWithWhatTheyCanDo(t *testing.T) {
+func TestStoresAreTestedByTheirAbilities(t *testing.T) {
 	for name, show := range map[string]func(*small) store.Store{
 		"the five methods alone": func(s *small) store.Store { return fiveMethods{s, s} },
 		"work alone":             func(s *small) store.Store { return workAlone{s, s} },

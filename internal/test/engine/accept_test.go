@@ -177,7 +177,7 @@ func TestBadWorkIsRefused(t *testing.T) {
 	accept(t, e, late, stet.Work{Name: "ship", After: store.MaxDelay})
 }
 
-func TestStoreWithoutWorkSaysSo(t *testing.T) {
+func TestStoreWithoutWorkIsReported(t *testing.T) {
 	e := newEngine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	_, accepting := e.Accept(t.Context(), op, parcel)
 	_, cancelling := e.Cancel(t.Context(), op.Scope, store.ID{})
@@ -199,7 +199,7 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 	}
 }
 
-func TestOutcomeCanBeLookedUpInAnyStore(t *testing.T) {
+func TestOutcomeCanBeReadInAnyStore(t *testing.T) {
 	e := newEngine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "charged", nil }); err != nil {
 		t.Fatal(err)

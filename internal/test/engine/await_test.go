@@ -24,7 +24,7 @@ func (p *polled) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	return p.WorkStore.Read(ctx, id)
 }
 
-func TestAwaitIsToldAtOnceOfWhatEndsInThisProcess(t *testing.T) {
+func TestAwaitReturnsAtOnce_RunEndsInThisProcess(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, e *stet.Engine, it stet.Item){
 		"settled": func(t *testing.T, e *stet.Engine, it stet.Item) {
 			run := take(t, e, it)
@@ -68,9 +68,9 @@ func TestAwaitIsToldAtOnceOfWhatEndsInThisProcess(t *testing.T) {
 	}
 }
 
-// TestThoseWhoWaitDoNotStarveTheStore: however many wait, in a second the store is
+// TestWaitersDoNotStarveTheStore: however many wait, in a second the store is
 // asked about 1,000 times.
-func TestThoseWhoWaitDoNotStarveTheStore(t *testing.T) {
+func TestWaitersDoNotStarveTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 2000
 		s := &polled{WorkStore: memory.New(memory.Options{})}

@@ -129,8 +129,8 @@ func leaseLeft(t *testing.T, st store.Store, run *stet.Lease) time.Duration {
 	return rec.LeaseLeft
 }
 
-// TestClaimWhoseLeaseCannotBeHeldRunsNothing: and is released.
-func TestClaimWhoseLeaseCannotBeHeldRunsNothing(t *testing.T) {
+// TestClaimWithoutAHeldLeaseRunsNothing: the claim is released.
+func TestClaimWithoutAHeldLeaseRunsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tardy{Store: memory.New(memory.Options{}), way: 900 * time.Millisecond}
 		store.fail.Store(true)
@@ -148,8 +148,8 @@ func TestClaimWhoseLeaseCannotBeHeldRunsNothing(t *testing.T) {
 	})
 }
 
-// TestRepeatedClaimCountsWhatIsLeftOfItsLease: the reply to its first call was lost.
-func TestRepeatedClaimCountsWhatIsLeftOfItsLease(t *testing.T) {
+// TestRepeatedClaimHasTheRestOfItsLease: the reply to its first call was lost.
+func TestRepeatedClaimHasTheRestOfItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tardy{Store: memory.New(memory.Options{}), losses: 1, lost: 500 * time.Millisecond}
 		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: time.Second}})

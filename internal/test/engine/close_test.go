@@ -219,7 +219,7 @@ func TestVerifierThatBeginsItsOwnOperationDoesNotHang(t *testing.T) {
 	})
 }
 
-func TestClassCanChooseToPark(t *testing.T) {
+func TestClassCanChooseToMarkUnknown(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{
 		Policy:  stet.Policy{Stale: stet.MayRunAgain()},
 		Classes: map[string]stet.Policy{"payment": {Stale: stet.CannotKnow()}, "read": {}},

@@ -225,7 +225,7 @@ func TestErrorCodecThatPanicsKeepsTheText(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptOfAnErrorGivesWayToItsText(t *testing.T) {
+func TestTypedErrorIsDroppedBeforeItsText(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Errors: shopErrors, MaxResult: 60}})
 	for range 2 {
 		_, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 0, &declinedError{Code: "05"} })

@@ -314,8 +314,7 @@ func TestShortOutageOfAShardEndsNoRun(t *testing.T) {
 	})
 }
 
-// TestParkingTogetherTellsWhichRecordWasNotReached.
-func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
+func TestMarkingABatchUnknownNamesTheRecordsNotReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &partial{Store: memory.New(memory.Options{})}
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})
@@ -365,8 +364,8 @@ func TestDamagedJobHidesNoOther(t *testing.T) {
 	}
 }
 
-// TestSweepGoesOnWhereAPartOfTheStoreIsDown, and tells of that.
-func TestSweepGoesOnWhereAPartOfTheStoreIsDown(t *testing.T) {
+// TestSweepContinues_PartOfTheStoreIsDown: it returns the error of the part that is down.
+func TestSweepContinues_PartOfTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		swept := make(chan observe.Event, 10)
 		e := newEngine(t, &partial{Store: memory.New(memory.Options{})}, stet.Options{Observer: observe.Func(func(_ context.Context, ev observe.Event) {

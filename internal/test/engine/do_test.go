@@ -56,7 +56,7 @@ func TestNothingHappenedRunsAgain(t *testing.T) {
 	}
 }
 
-func TestPanicIsSettledAndGoesOn(t *testing.T) {
+func TestPanicIsSettledAndContinues(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	runs := 0
 	func() {
@@ -136,7 +136,7 @@ func TestRunEndsOnce(t *testing.T) {
 	}
 }
 
-func TestNobodySeesAnotherScope(t *testing.T) {
+func TestScopesDoNotShareOutcomes(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	runs := 0
 	for _, o := range []stet.Op{{Scope: "a:b", Key: "c"}, {Scope: "a", Key: "b:c"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: ":c"}} {

@@ -46,9 +46,9 @@ func holding(t *testing.T, another bool) *stet.Engine {
 	return e
 }
 
-// TestWhoeverWaitedInVainForSQLiteIsToldSoInTime: a call that has only waited for
+// TestFullWaitForSQLiteIsReportedInTime: a call that has only waited for
 // its turn has done nothing, and takes no longer than Options.StoreTimeout says.
-func TestWhoeverWaitedInVainForSQLiteIsToldSoInTime(t *testing.T) {
+func TestFullWaitForSQLiteIsReportedInTime(t *testing.T) {
 	for holder, another := range map[string]bool{"the same process": false, "another process": true} {
 		for name, call := range map[string]func(*stet.Engine) error{
 			"Accept": func(e *stet.Engine) error { _, err := e.Accept(context.Background(), op, parcel); return err },
@@ -88,7 +88,7 @@ func (s *undecided) Accept(context.Context, store.ClaimRequest, []byte, time.Dur
 
 // TestRetry_MayHaveExecutedIfAnyTryMayHave: what a later try did not do, an
 // earlier one may have.
-func TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt(t *testing.T) {
+func TestOneTryThatMayHaveHadItsEffectMakesTheResultUnknown(t *testing.T) {
 	lost, waited := errors.New("the reply was lost"), errors.Join(errors.New("it waited too long"), store.ErrNotDone)
 	for _, c := range []struct {
 		errs []error

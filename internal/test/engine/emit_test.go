@@ -337,7 +337,7 @@ func TestMessagesComeThroughALostReply(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotConfirmedIsSentAgain(t *testing.T) {
+func TestUnconfirmedMessageIsSentAgain(t *testing.T) {
 	var rec recorder
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: &rec})
 	run := begin(t, e, op)
@@ -364,7 +364,7 @@ type deaf struct{ *memory.Store }
 
 func (deaf) Relayed(context.Context, store.Claim, store.Retention) error { return errDown }
 
-func TestWhatTheStoreWasNotToldIsNotCalledSent(t *testing.T) {
+func TestMessageWithoutAStoredConfirmationIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rec recorder
 		e := newEngine(t, deaf{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1, Observer: &rec})

@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestMessageThatNobodyTakesIsNotEmitted(t *testing.T) {
+func TestInvalidMessageIsNotEmitted(t *testing.T) {
 	huge := errors.New("too large for the broker")
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{CheckMessage: func(m stet.Message) error {
 		if len(m.Body) > 10 {

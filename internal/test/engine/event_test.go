@@ -42,7 +42,7 @@ func (r *recorder) take() string {
 	return strings.Join(kinds, " ")
 }
 
-func TestObserverIsToldWhatHappens(t *testing.T) {
+func TestObserverReceivesEachEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSpy()
 		var rec recorder

@@ -85,7 +85,7 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	status(t, other, it.ID, store.Completed)
 }
 
-func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
+func TestCommitIsNotRepeated_ReplyLost(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
 		st, _ := bank(t)
 		faulty := storetest.FaultyTx[*sql.Tx](st, func(c storetest.Call) storetest.Fault {

@@ -111,7 +111,7 @@ func joined(err error) bool {
 
 // A claim that was sent twice may arrive again later. It must find the record of its
 // owner; otherwise it would be granted without a run, and its key become unknown.
-func TestRunWhoseClaimWasSentTwiceIsRemembered(t *testing.T) {
+func TestRunIsRemembered_ClaimSentTwice(t *testing.T) {
 	_, st, wait := later(t, stet.Options{})
 	e := newEngine(t, &halting{Store: st, claims: 1}, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
 	if _, err := stet.Do(t.Context(), e, op, undone); stet.KindOf(err) != stet.KindRetryable || joined(err) {

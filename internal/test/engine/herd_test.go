@@ -113,9 +113,9 @@ func TestCallsThatFollowOthersAreBounded(t *testing.T) {
 	})
 }
 
-// TestManyClaimsThatWereNeverHeardOfAreAllGivenBack: nothing ran under them, so
-// none is to become unknown, also where the store stays away for longer than a lease.
-func TestManyClaimsThatWereNeverHeardOfAreAllGivenBack(t *testing.T) {
+// TestUnacknowledgedClaimsAreAllReleased: nothing ran under them, so
+// none becomes unknown, even if the store is down for longer than a lease.
+func TestUnacknowledgedClaimsAreAllReleased(t *testing.T) {
 	for name, away := range map[string]time.Duration{"shortly": time.Second, "for longer than the lease": 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newSpy()

@@ -51,7 +51,7 @@ func TestPolicyKeepsScopeAndKeyForAVerifier(t *testing.T) {
 }
 
 // Two services with a store in common know of their own operations.
-func TestWhatIsKeptForAnotherNamespaceIsNotShown(t *testing.T) {
+func TestOutcomesOfAnotherNamespaceAreNotShown(t *testing.T) {
 	for _, keep := range []stet.Policy{{KeepScope: true, KeepKey: true}, {KeepScope: true}} {
 		s := memory.New(memory.Options{})
 		one, other := newEngine(t, s, stet.Options{Namespace: "one", Policy: keep}), newEngine(t, s, stet.Options{Namespace: "other", Policy: keep})

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
+func TestVerifierReceivesTheLabelOfTheExpiredRun(t *testing.T) {
 	s := memory.New(memory.Options{})
 	var asked []stet.Status
 	e, err := stet.New(s, stet.Options{SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {

@@ -255,7 +255,7 @@ func (s *lossy) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	return err
 }
 
-func TestClaimThatWasNeverHeardOfIsGivenBack(t *testing.T) {
+func TestUnacknowledgedClaimIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpy()
 		store.claimAfter = true

@@ -22,7 +22,7 @@ func browse(t *testing.T, st store.Browser, state store.State) store.Record {
 	return p.Records[0]
 }
 
-func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
+func TestOperatorResolvesUnknownOperations(t *testing.T) {
 	for _, swept := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(memory.Options{})
@@ -53,7 +53,7 @@ func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
 	}
 }
 
-func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
+func TestEveryRetryGetsTheResolvedOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
 		e := newEngine(t, store, stet.Options{SweepEvery: -1})
@@ -99,7 +99,7 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 	})
 }
 
-func TestResolveRefusesWhatSaysNothing(t *testing.T) {
+func TestResolveRefusesCannotKnowAndUnknownClasses(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{})
 	rec, _ := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "b"), Owner: store.NewOwner(), Lease: time.Nanosecond})
@@ -171,7 +171,7 @@ func TestResolveKeepsLabelAndAttemptOfALapsedRun(t *testing.T) {
 	})
 }
 
-func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
+func TestResolutionAppliesOnlyToTheRunThatWasShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})

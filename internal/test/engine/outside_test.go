@@ -87,7 +87,7 @@ func TestPanicOfARunThatAServiceSettlesEndsItsClaim(t *testing.T) {
 	}
 }
 
-func TestDeadRunThatAServiceSettlesRunsAgain(t *testing.T) {
+func TestExpiredRunThatAServiceSettlesRunsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		dies := newEngine(t, st, outside)
@@ -111,7 +111,7 @@ func TestDeadRunThatAServiceSettlesRunsAgain(t *testing.T) {
 }
 
 // A run that came later has settled: that outcome stands, for the earlier caller too.
-func TestRunThatWasOvertakenTellsTheOutcomeThatStands(t *testing.T) {
+func TestOvertakenRunReturnsTheStoredOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		slow := newEngine(t, &still{Store: st}, outside)
@@ -145,7 +145,7 @@ func (s *late) Release(ctx context.Context, c store.Claim, keep store.Retention)
 	return s.Store.Release(ctx, c, keep)
 }
 
-func TestOutcomeThatComesBetweenTheLastLookAndTheEndIsTheOutcome(t *testing.T) {
+func TestOutcomeStoredBetweenTheLastReadAndTheEndIsReturned(t *testing.T) {
 	st := &late{Store: memory.New(memory.Options{})}
 	run := begin(t, newEngine(t, st, outside), op)
 	st.settle = func() {
@@ -160,7 +160,7 @@ func TestOutcomeThatComesBetweenTheLastLookAndTheEndIsTheOutcome(t *testing.T) {
 }
 
 // While another run continues nothing is said of it but that.
-func TestRunThatWasOvertakenIsInFlightWhileTheNextGoesOn(t *testing.T) {
+func TestOvertakenRunIsInFlight_NextRunContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		run := begin(t, newEngine(t, &still{Store: st}, outside), op)

@@ -37,7 +37,7 @@ func (s *lame) Extend(ctx context.Context, claims []store.Claim, lease time.Dura
 	return lost, &store.PartialError{Claims: down, Cause: ctx.Err()}
 }
 
-func TestRunsGoOnWhileAPartOfTheStoreIsDown(t *testing.T) {
+func TestRunsContinue_PartOfTheStoreIsDown(t *testing.T) {
 	const runs = 4500 // more than are renewed in one call
 	synctest.Test(t, func(t *testing.T) {
 		s := &lame{memory.New(memory.Options{}), make(map[store.ID]bool)}

@@ -23,9 +23,9 @@ func (s gated) Claim(ctx context.Context, req store.ClaimRequest) (store.Record,
 	return s.Store.Claim(ctx, req)
 }
 
-// TestMismatchIsToldToWhoFollowsAReplay: a call that follows another one of its
+// TestMismatchIsReturned_CallerJoinsAReplay: a call that follows another one of its
 // process into a settled record is compared like any other.
-func TestMismatchIsToldToWhoFollowsAReplay(t *testing.T) {
+func TestMismatchIsReturned_CallerJoinsAReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
 		settle(t, store, stet.Options{}, op, "of the first request")
@@ -110,10 +110,10 @@ func (unseeing) SettleTx(context.Context, int, store.Claim, store.Settlement, st
 	return errors.ErrUnsupported
 }
 
-// TestTransactionThatRunsInVainRefusesNobodyElse: another request, whose
-// transaction began just before this operation was committed elsewhere, will be
-// refused; until then it must not have the operation's own retries refused.
-func TestTransactionThatRunsInVainRefusesNobodyElse(t *testing.T) {
+// TestTransactionWithoutEffectRefusesNoOtherCall: the transaction of
+// another request began just before this operation was committed elsewhere. It will be
+// refused, and must not refuse retries of this operation until then.
+func TestTransactionWithoutEffectRefusesNoOtherCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := unseeing{memory.New(memory.Options{})}
 		settle(t, store.Store, stet.Options{}, op, "committed")

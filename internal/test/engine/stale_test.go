@@ -33,7 +33,7 @@ func charge(runs *int) func(context.Context) (string, error) {
 	}
 }
 
-func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
+func TestExpiredRunIsUnknownAndNeverRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
 		e := newEngine(t, store, stet.Options{})
@@ -52,7 +52,7 @@ func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
 	})
 }
 
-func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
+func TestExpiredRunIsTakenOver_PolicyRerun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}})
@@ -68,7 +68,7 @@ func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 	})
 }
 
-func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
+func TestExpiredRunFails_PolicyFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}})
@@ -130,7 +130,7 @@ func TestStaleAcceptsOnlyFailuresAndRepetition(t *testing.T) {
 	})
 }
 
-func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
+func TestVerifierDecidesAboutExpiredRuns(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		resolution stet.Resolution
@@ -195,7 +195,7 @@ func TestVerifierThatPanicsLeavesTheKeyUsable(t *testing.T) {
 	})
 }
 
-func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
+func TestMismatchIsReportedFirst(t *testing.T) {
 	other := op
 	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
 	check := func(t *testing.T, e *stet.Engine) {

@@ -123,7 +123,7 @@ func TestOpenStep_IsNotRepeated(t *testing.T) {
 	}
 }
 
-func TestStepThatDidNothingIsStruck(t *testing.T) {
+func TestStepThatDidNothingIsRemoved(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run, runs := take(t, e, it), 0
@@ -228,7 +228,7 @@ func TestDelayedSaveDoesNotUndoALaterOne(t *testing.T) {
 	}
 }
 
-func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
+func TestStepThatCannotBeStoredIsNotBegun(t *testing.T) {
 	o := stet.Options{StoreTimeout: 50 * time.Millisecond}
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
 		store := memory.New(memory.Options{})

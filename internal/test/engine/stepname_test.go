@@ -30,7 +30,7 @@ func TestNameOfAStepIsUsedOnceInAnAttempt(t *testing.T) {
 	}
 }
 
-func TestStepThatIsAtWorkIsNotBegunByAnotherGoroutine(t *testing.T) {
+func TestRunningStepIsNotBegunByAnotherGoroutine(t *testing.T) {
 	for _, step := range steps {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		run := take(t, e, accept(t, e, op, parcel))

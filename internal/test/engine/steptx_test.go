@@ -56,7 +56,7 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 
 // The transaction may be committed. The run does not overwrite its notes, and the next
 // attempt reads them.
-func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
+func TestTransactionalStep_ReplyLost(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
 		st, _ := bank(t)
 		faulty := storetest.FaultyTx[*sql.Tx](st, func(c storetest.Call) storetest.Fault {
@@ -91,7 +91,7 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 }
 
 // After a certain rollback, the notes are known.
-func TestTransactionalStepWhoseResultDoesNotFit(t *testing.T) {
+func TestTransactionalStep_ResultDoesNotFit(t *testing.T) {
 	st, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))
 	step := func(size int) error {

@@ -22,7 +22,7 @@ func due(t *testing.T, e *stet.Engine, again time.Duration) []stet.Item {
 	return items
 }
 
-func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
+func TestUnclaimedWorkIsDueAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 		it := accept(t, e, op, stet.Work{Name: "ship", After: time.Hour})
@@ -57,7 +57,7 @@ func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
 	})
 }
 
-func TestWorkersAreWokenByWhatArrives(t *testing.T) {
+func TestWorkersAreWokenByNewWork(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	woken := func(why string, do func()) {
 		t.Helper()
@@ -201,7 +201,7 @@ func abandoned(t *testing.T, st store.Store, it stet.Item) store.Record {
 	return rec
 }
 
-func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
+func TestOperationOfADeadWorkerFollowsThePolicy(t *testing.T) {
 	happened := func(context.Context, stet.Status) (stet.Resolution, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte("in the books")}), nil
 	}
@@ -259,7 +259,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 	}
 }
 
-func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
+func TestUnknownOperationRunsAgain_OperatorResolves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})

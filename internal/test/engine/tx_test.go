@@ -169,7 +169,7 @@ func (s vain) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Rete
 	return s.Read(ctx, req.ID)
 }
 
-func TestReplayAfterATransactionInVainIsTheOtherAlone(t *testing.T) {
+func TestReplayHasNothingOfItsOwnFailedTransaction(t *testing.T) {
 	store, e := bank(t)
 	type receipt struct {
 		Number  string            `json:"number,omitempty"`
@@ -204,7 +204,7 @@ func (s lostCommit) RunTx(ctx context.Context, req store.ClaimRequest, keep stor
 	return store.Record{}, errors.Join(store.ErrUnknown, errDown)
 }
 
-func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
+func TestExpiredLeaseRunIsUnknownInTransactionsToo(t *testing.T) {
 	st, e := bank(t)
 	verified := newEngine(t, st, stet.Options{Policy: stet.Policy{
 		Verify: func(context.Context, stet.Status) (stet.Resolution, error) { return stet.ItDidNotHappen(), nil },

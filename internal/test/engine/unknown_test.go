@@ -22,7 +22,7 @@ func doubtful(still time.Duration, then func() error) func(context.Context) (str
 	}
 }
 
-func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
+func TestHandlerMayDeclareTheOutcomeUnknown(t *testing.T) {
 	for name, then := range map[string]func() error{
 		"and return":              func() error { return nil },
 		"and fail":                func() error { return errors.New("no answer") },
@@ -79,7 +79,7 @@ func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 	})
 }
 
-func TestLongestDoubtCounts(t *testing.T) {
+func TestLongestUnknownStepCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
@@ -97,7 +97,7 @@ func TestLongestDoubtCounts(t *testing.T) {
 	})
 }
 
-func TestParkEndsARunOnce(t *testing.T) {
+func TestMarkUnknownEndsARunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})
@@ -130,7 +130,7 @@ func (s vanishing) Extend(ctx context.Context, claims []store.Claim, lease time.
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
+func TestMarkUnknownLeavesASettledOperation(t *testing.T) {
 	st := memory.New(memory.Options{})
 	e := newEngine(t, vanishing{st}, stet.Options{SweepEvery: -1})
 	run, err := e.Begin(t.Context(), op)
@@ -238,9 +238,9 @@ func (s *busyStore) Extend(ctx context.Context, claims []store.Claim, lease time
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-// TestZombieIsNotToldThatItsOutcomeStands where another one was returned and
-// is gone since: expired by hand, or kept for less long by another class.
-func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
+// TestZombieGetsNoSuccess_OtherOutcomeExpired: an operator expired the other outcome, or its
+// class has a shorter retention.
+func TestZombieGetsNoSuccess_OtherOutcomeExpired(t *testing.T) {
 	byHand := func(b store.Browser, c store.Claim) { _ = b.Expire(t.Context(), c) }
 	byItself := func(store.Browser, store.Claim) { time.Sleep(2 * time.Hour) }
 	small, large := stet.Outcome{Body: []byte("Y")}, stet.Outcome{Gone: true}
@@ -302,8 +302,8 @@ func (s *standing) Read(ctx context.Context, id store.ID) (store.Record, error) 
 	return s.Store.Read(ctx, id)
 }
 
-// TestZombieIsFencedWhateverItsClockSays, and whether or not it can look first.
-func TestZombieIsFencedWhateverItsClockSays(t *testing.T) {
+// TestZombieIsFencedAtAnyClock: also if its read before the settle fails.
+func TestZombieIsFencedAtAnyClock(t *testing.T) {
 	for name, reads := range map[string]error{"a clock that stood still": nil, "a read that fails": errDown} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &standing{Store: memory.New(memory.Options{})}

@@ -9,8 +9,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// TestVectorsForOtherLanguagesAreWhatGoComputes: docs/vectors.json was not made by Go.
-func TestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
+// TestVectorsForOtherLanguagesEqualTheResultsOfGo: docs/vectors.json was not made by Go.
+func TestVectorsForOtherLanguagesEqualTheResultsOfGo(t *testing.T) {
 	vectors := stettest.ReadVectors(t)
 	for _, v := range vectors.Fingerprints {
 		made := map[int]func(...[]byte) store.Fingerprint{1: stet.NewFingerprint, 2: store.NewCanonicalFingerprint}[v.Version]

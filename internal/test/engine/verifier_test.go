@@ -11,7 +11,7 @@ import (
 )
 
 // A retry, a worker and an operator who asks for the Status see one expired run.
-func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
+func TestVerifierReceivesTheStatusOfTheExpiredRun(t *testing.T) {
 	var asked []stet.Status
 	st := memory.New(memory.Options{})
 	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(_ context.Context, st stet.Status) (stet.Resolution, error) {

@@ -191,7 +191,7 @@ func TestWaitersAreBoundedInNumber(t *testing.T) {
 	})
 }
 
-func TestWaiterOfADeadRunIsToldUnknown(t *testing.T) {
+func TestWaiterOfAnExpiredRunGetsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
 		_, err := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", op.Scope, op.Key), Owner: store.NewOwner(), Lease: 10 * time.Second})

@@ -59,7 +59,7 @@ var commits = map[string]struct {
 	}},
 }
 
-func TestLostReplyIsOfACommitThatHappenedAndALostRequestOfOneThatDidNot(t *testing.T) {
+func TestLostReplyCommits_LostRequestDoesNot(t *testing.T) {
 	url := Postgres(t).Database(t)
 	direct := connect(t, url)
 	do(t, direct, "CREATE TABLE effects (n int PRIMARY KEY)")

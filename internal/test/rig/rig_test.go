@@ -123,7 +123,7 @@ func TestSharedServerCannotBeStopped(t *testing.T) {
 	connect(t, s.URL("postgres"))
 }
 
-func TestMissingProgramSaysWhatToRun(t *testing.T) {
+func TestMissingProgramErrorNamesTheInstallCommand(t *testing.T) {
 	if _, err := program("no-such-server"); err == nil || !strings.Contains(err.Error(), "make services") {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestServerEndsAndStartsAnew(t *testing.T) {
 	}
 }
 
-func TestPausedServerSaysNothingUntilItIsResumed(t *testing.T) {
+func TestPausedServerSendsNothingUntilItIsResumed(t *testing.T) {
 	s := NewPostgres(t, PostgresOptions{})
 	conn := connect(t, s.URL("postgres"))
 	if err := s.Pause(); err != nil {
@@ -203,7 +203,7 @@ func TestPausedServerSaysNothingUntilItIsResumed(t *testing.T) {
 	}
 }
 
-func TestServerOnATakenPortSaysSo(t *testing.T) {
+func TestServerOnATakenPortIsReported(t *testing.T) {
 	s := Postgres(t)
 	r, err := New()
 	if err != nil {
@@ -324,9 +324,9 @@ func TestNothingIsLeftWhenTheProgramIsKilled(t *testing.T) {
 	}
 }
 
-// TestKernelEndsServersWhenNobodyElseDoes shows that servers do not depend on
+// TestKernelEndsServers_ReaperKilled shows that servers do not depend on
 // the reaper.
-func TestKernelEndsServersWhenNobodyElseDoes(t *testing.T) {
+func TestKernelEndsServers_ReaperKilled(t *testing.T) {
 	p, err := child.Start(t.Context(), child.Command{Env: []string{childEnv + "=running"}})
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // A test that fails once is forgiven only if it passes five times alone, and aloud.
-func TestFailingTestsAreLookedAtTwice(t *testing.T) {
+func TestFailingTestIsRepeated(t *testing.T) {
 	script, err := filepath.Abs("tests.sh")
 	if err != nil {
 		t.Fatal(err)

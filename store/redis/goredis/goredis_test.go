@@ -46,7 +46,7 @@ func TestClientsThatRepeatCommandsAreRefused(t *testing.T) {
 	}
 }
 
-func TestOpenSetsWhatSafetyNeeds(t *testing.T) {
+func TestOpenSetsTheOptionsForSafety(t *testing.T) {
 	o := &redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: 5}
 	c, err := goredis.Open(o)
 	if err != nil {

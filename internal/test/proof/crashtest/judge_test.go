@@ -344,7 +344,7 @@ func bites(t *testing.T, name, promise string, tell func(*story)) {
 	t.Errorf("%s: want a violation of %q, got %q", name, promise, v.Violations)
 }
 
-func TestJudgeTellsWhereNothingMayBeUnknown(t *testing.T) {
+func TestJudgeReportsForbiddenUnknownOutcomes(t *testing.T) {
 	var s story
 	s.claim("o1", 10, 1)
 	s.time += lease
@@ -429,7 +429,7 @@ func TestJudgeFindsRecordsThatAreNotLinearizable(t *testing.T) {
 	}
 }
 
-func TestJudgeTellsFates(t *testing.T) {
+func TestJudgeReportsFates(t *testing.T) {
 	die := Event{Kind: Die, Point: string(fault.HandlerAfter), Visit: 1, Under: []string{OperationID("a", "k")}}
 	for name, c := range map[string]struct {
 		want Fates

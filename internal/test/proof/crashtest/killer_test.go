@@ -67,7 +67,7 @@ func TestProcessesCountWhereTheyDie(t *testing.T) {
 	}
 }
 
-func TestOnlyKillsAtPointsCountWhereThatIsWanted(t *testing.T) {
+func TestOnlyKillsAtPointsCount_PointsRequired(t *testing.T) {
 	t.Parallel()
 	tally, err := killAt(t, &Killer{AtPoints: true}, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 4})
 	if err != nil || tally.Kills != 2 || tally.At[passed] != 2 || tally.Missed == 0 {

@@ -111,7 +111,7 @@ func (s *story) client(told string, st stet.Status) {
 	s.told(http.MethodPost, false, a)
 }
 
-func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
+func TestJudgeComparesRecordsWithEffects(t *testing.T) {
 	outcome := func(v any) stet.Outcome {
 		body, err := json.Marshal(v)
 		if err != nil {

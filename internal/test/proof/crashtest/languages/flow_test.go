@@ -147,7 +147,7 @@ func unresolved(ctx context.Context, file string) (all []string, err error) {
 	return all, err
 }
 
-func TestWhatIsAcceptedIsPaidOnceWhateverDies(t *testing.T) {
+func TestAcceptedOrderIsPaidOnce_AnyProcessDies(t *testing.T) {
 	var all total
 	flowSettled(t, &all)
 	flowVerified(t, &all)

@@ -216,8 +216,8 @@ func crashTest(t *testing.T, l language) {
 	all.print(t, l.name)
 }
 
-func TestPythonPaysOnceWhateverDies(t *testing.T) { crashTest(t, python) }
-func TestNodePaysOnceWhateverDies(t *testing.T)   { crashTest(t, node) }
+func TestPythonPaysOnce_AnyProcessDies(t *testing.T) { crashTest(t, python) }
+func TestNodePaysOnce_AnyProcessDies(t *testing.T)   { crashTest(t, node) }
 
 // The judge sees what a service does that commits its payment before the outcome.
 func TestServiceThatPaysInAnotherTransactionIsFound(t *testing.T) {

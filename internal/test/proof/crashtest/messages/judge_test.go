@@ -19,7 +19,7 @@ func sound(key, message string) (looked crashtest.Event, t crashtest.Trial) {
 	return looked, t
 }
 
-func TestJudgeSeesWhatIsWrong(t *testing.T) {
+func TestJudgeReportsBrokenPromises(t *testing.T) {
 	for name, c := range map[string]struct {
 		promise string
 		change  func(*crashtest.Event, *crashtest.Trial)
