@@ -24,7 +24,7 @@ func TestCloseWaitsForReads(t *testing.T) {
 	reading, resume, read, closed := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan error, 1)
 	go func() {
 		read <- s.read(context.Background(), func(r *session) error {
-			return r.rows(qDue, func([]any) error {
+			return r.rows(qSweep, func([]any) error {
 				close(reading)
 				<-resume
 				return nil

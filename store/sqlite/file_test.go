@@ -140,7 +140,7 @@ func TestFenceOutlivesEveryRecordAndTheClock(t *testing.T) {
 
 func TestSweepReadsOnlyDueRecords(t *testing.T) {
 	s := openStore(t, Options{})
-	if got := plan(t, s, qDue, 0, 10); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_due (due<?)") || strings.Contains(got, "TEMP B-TREE") {
+	if got := plan(t, s, qSweep, 0, 10); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_due (due<?)") || strings.Contains(got, "TEMP B-TREE") {
 		t.Errorf("the plan is\n%s", got)
 	}
 }

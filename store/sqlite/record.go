@@ -1,8 +1,8 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -20,6 +20,25 @@ type row struct {
 	store.Record
 	claimed, lease, settled, expires, forget micros
 	repeatable                               bool // it runs, and is due when its lease has expired
+}
+
+// Read implements store.Store. It never waits for a writer.
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.Look(ctx, id)
+	rec.Work, rec.Outbox, rec.Notes = nil, nil, store.Notes{}
+	return rec, err
+}
+
+// Look implements store.WorkStore. It never waits for a writer.
+func (s *Store) Look(ctx context.Context, id store.ID) (rec store.Record, err error) {
+	err = s.read(ctx, func(r *session) error {
+		found, err := load(r, id)
+		if err == nil {
+			rec = found.whole(r.now)
+		}
+		return err
+	})
+	return rec, err
 }
 
 // load reads the row of id. An error that wraps store.ErrDamaged comes with the readable columns.
@@ -146,20 +165,4 @@ func notNil(b []byte) []byte {
 		return []byte{}
 	}
 	return b
-}
-
-// own gives r to an owner, by a verb that the state machine must allow.
-func (r *row) own(s *session, verb store.Verb, owner store.Owner) error {
-	fence, err := s.nextFence()
-	if err != nil {
-		return err
-	}
-	to, ok := r.State.Next(verb)
-	if !ok || fence <= r.Fence {
-		return unreadable(r.ID, fmt.Sprintf("it is %v with fence %d, and the next fence is %d", r.State, r.Fence, fence))
-	}
-	r.State, r.Fence, r.Owner, r.claimed = to, fence, owner, s.now
-	r.Result, r.Gone = store.Result{}, false
-	r.lease, r.settled, r.expires, r.forget = 0, 0, 0, 0
-	return nil
 }

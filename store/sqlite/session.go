@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/stet-go/stet/store"
 )
 
 // prepared are the statements of the store, prepared on a pool.
@@ -28,6 +30,25 @@ type session struct {
 	stmts   *prepared // nil in a transaction of another pool
 	now     micros
 	changed int64 // rows
+}
+
+// read calls do with a session on the connections for reading.
+func (s *Store) read(ctx context.Context, do func(*session) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.reading.RLock()
+	defer s.reading.RUnlock()
+	err := do(&session{ctx: ctx, stmts: s.readStmts, now: s.o.Clock().UnixMicro()})
+	switch {
+	case err == nil || errors.Is(err, store.ErrDamaged):
+		return err
+	case s.w.isClosed():
+		return errClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("sqlite: read: %w", context.Cause(ctx))
+	}
+	return s.explain("read", err, s.path)
 }
 
 func (s *session) stmt(q query) (*sql.Stmt, error) {

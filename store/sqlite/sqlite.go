@@ -13,6 +13,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -106,15 +107,9 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	case o.BusyTimeout > 0 && o.BusyTimeout < time.Millisecond:
 		return nil, fmt.Errorf("sqlite: Options.BusyTimeout is %v; it must be 1ms at least", o.BusyTimeout)
 	}
-	if o.BusyTimeout == 0 {
-		o.BusyTimeout = defaultBusyTimeout
-	}
-	if o.MaxQueue == 0 {
-		o.MaxQueue = defaultMaxQueue
-	}
-	if o.MaxReaders == 0 {
-		o.MaxReaders = max(2, runtime.GOMAXPROCS(0))
-	}
+	o.BusyTimeout = cmp.Or(o.BusyTimeout, defaultBusyTimeout)
+	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
+	o.MaxReaders = cmp.Or(o.MaxReaders, max(2, runtime.GOMAXPROCS(0)))
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}

@@ -11,7 +11,7 @@ const (
 	qExtend
 	qSettle
 	qRelease
-	qDue
+	qSweep
 	qExpire
 	qDelete
 	qBrowse
@@ -21,11 +21,11 @@ const (
 	qCancelRun
 	qSave
 	qNames
-	qDueRun
-	qDueRelay
-	qAgainRun
-	qAgainRelay
-	qPutOff
+	qDueJobs
+	qDueMessages
+	qJobLater
+	qMessagesLater
+	qSweepLater
 	qBury
 	qDeleteNameless
 	qRelayed
@@ -60,7 +60,7 @@ var sqlText = [queries]string{
 		work = ?, relay_due = ?, run_due = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND state IN (1, 5, 6)`,
 	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL WHERE fence = ?`,
 
-	qDue: `SELECT ` + listed + ` FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
+	qSweep: `SELECT ` + listed + ` FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
 	qExpire: `UPDATE stet_records SET gone = 1, ` + bare + `, due = forget,
 		expires = CASE WHEN gone THEN expires ELSE min(expires, ?) END WHERE fence = ?`,
 	qDelete: `DELETE FROM stet_records WHERE fence = ?`,
@@ -77,11 +77,11 @@ var sqlText = [queries]string{
 	qNames: `WITH RECURSIVE names(name) AS (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL AND name >= ?1
 		UNION ALL SELECT (SELECT min(name) FROM stet_records WHERE run_due IS NOT NULL AND name > names.name) FROM names WHERE name IS NOT NULL LIMIT ?2)
 		SELECT name FROM names WHERE name IS NOT NULL`,
-	qDueRun:     `SELECT ` + toDo + `run_due FROM stet_records WHERE name = ? AND run_due <= ? ORDER BY run_due LIMIT ? OFFSET ?`,
-	qDueRelay:   `SELECT ` + toDo + `relay_due FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ? OFFSET ?`,
-	qAgainRun:   `UPDATE stet_records SET run_due = ? WHERE fence = ? AND run_due = ?`,
-	qAgainRelay: `UPDATE stet_records SET relay_due = ? WHERE fence = ? AND relay_due = ?`,
-	qPutOff:     `UPDATE stet_records SET due = ? WHERE fence = ?`,
+	qDueJobs:       `SELECT ` + toDo + `run_due FROM stet_records WHERE name = ? AND run_due <= ? ORDER BY run_due LIMIT ? OFFSET ?`,
+	qDueMessages:   `SELECT ` + toDo + `relay_due FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ? OFFSET ?`,
+	qJobLater:      `UPDATE stet_records SET run_due = ? WHERE fence = ? AND run_due = ?`,
+	qMessagesLater: `UPDATE stet_records SET relay_due = ? WHERE fence = ? AND relay_due = ?`,
+	qSweepLater:    `UPDATE stet_records SET due = ? WHERE fence = ?`,
 
 	// Attempt 0 would say that it was never run.
 	qBury: `UPDATE stet_records SET fence = CASE WHEN fence > 0 THEN fence ELSE ? END, scope = ?, fingerprint = ?, owner = ?, state = 3,

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	sweepChunk = 1000      // records that one Sweep reads
-	putOff     = time.Hour // until the sweep reads a damaged record again
+	sweepChunk        = 1000      // records that one Sweep reads
+	sweepDamagedEvery = time.Hour // between two reads of a damaged record by sweeps
 )
 
 // Sweep implements store.Sweeper. It reads only records that are due, through an index: its cost does
@@ -35,9 +35,9 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 // sweep is the body of Sweep, in a write transaction. It delays unreadable records, so that they do
 // not block the sweep.
 func sweep(s *session, limit int) (swept store.Swept, bad damage, err error) {
-	var found []dueRow
-	err = s.rows(qDue, func(v []any) error {
-		var d dueRow
+	var found []foundRow
+	err = s.rows(qSweep, func(v []any) error {
+		var d foundRow
 		d.err = d.scan(v)
 		found = append(found, d)
 		return nil
@@ -64,7 +64,7 @@ func sweep(s *session, limit int) (swept store.Swept, bad damage, err error) {
 			d.err = unreadable(d.ID, fmt.Sprintf("it is %v, and the sweep cannot change it", d.State))
 		}
 		bad.add(d.Claim(), d.err)
-		_, err = s.exec(qPutOff, s.now+span(putOff), d.Fence)
+		_, err = s.exec(qSweepLater, s.now+span(sweepDamagedEvery), d.Fence)
 	}
 	swept.More = len(found) == limit
 	return swept, bad, err

@@ -81,16 +81,16 @@ func plan(t *testing.T, s *Store, q query, args ...any) string {
 
 func TestDueReadsOnlyDueRecords(t *testing.T) {
 	s := openStore(t, Options{})
-	for q, want := range map[query]string{qDueRun: "run (name=? AND run_due<?)", qDueRelay: "relay (relay_due<?)"} {
+	for q, want := range map[query]string{qDueJobs: "run (name=? AND run_due<?)", qDueMessages: "relay (relay_due<?)"} {
 		args := []any{0, 10, 0}
-		if q == qDueRun {
+		if q == qDueJobs {
 			args = append([]any{"a"}, args...)
 		}
 		if got := plan(t, s, q, args...); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_"+want) || strings.Contains(got, "TEMP B-TREE") {
 			t.Errorf("the plan is\n%s", got)
 		}
 	}
-	for q, args := range map[query][]any{qAgainRun: {0, 0, 0}, qAgainRelay: {0, 0, 0}, qNames: {"", 1}} {
+	for q, args := range map[query][]any{qJobLater: {0, 0, 0}, qMessagesLater: {0, 0, 0}, qNames: {"", 1}} {
 		if got := plan(t, s, q, args...); strings.Contains(got, "SCAN stet_records") || strings.Contains(got, "TEMP B-TREE") {
 			t.Errorf("the plan is\n%s", got)
 		}

@@ -35,9 +35,9 @@ func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names .
 	}
 	var queues []queue
 	for _, i := range rand.Perm(len(names)) { // no name is always the first
-		queues = append(queues, queue{find: qDueRun, name: []any{names[i]}})
+		queues = append(queues, queue{find: qDueJobs, name: []any{names[i]}})
 	}
-	return s.due(ctx, queues, qAgainRun, limit, again)
+	return s.due(ctx, queues, qJobLater, limit, again)
 }
 
 // nextNames returns the next store.MaxDueNames names of waiting jobs. After the last name, it
@@ -71,18 +71,18 @@ func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration)
 	if limit < 1 {
 		return nil, ctx.Err()
 	}
-	return s.due(ctx, []queue{{find: qDueRelay}}, qAgainRelay, limit, again)
+	return s.due(ctx, []queue{{find: qDueMessages}}, qMessagesLater, limit, again)
 }
 
-// queue is the jobs of one name, or all messages.
+// queue is the waiting jobs of one name, or all waiting messages.
 type queue struct {
 	find query
 	name []any // empty for messages
 	read int   // rows
 }
 
-// dueRow is a row that is due.
-type dueRow struct {
+// foundRow is a row that a query of due records has found.
+type foundRow struct {
 	row
 	since micros // for Due and DueMessages
 	err   error  // if it is damaged
@@ -130,7 +130,7 @@ func (s *Store) due(ctx context.Context, queues []queue, put query, limit int, a
 
 // findDue reads due rows, those first that wait longest. The queues have equal shares of the limit;
 // a share that is left over goes to the others.
-func findDue(s *session, queues []queue, limit int) (found []*dueRow, err error) {
+func findDue(s *session, queues []queue, limit int) (found []*foundRow, err error) {
 	size := 0
 	for err == nil && len(queues) > 0 && len(found) < limit {
 		share := max((limit-len(found))/len(queues), 1)
@@ -161,17 +161,17 @@ func findDue(s *session, queues []queue, limit int) (found []*dueRow, err error)
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
-	slices.SortStableFunc(found, func(a, b *dueRow) int { return cmp.Compare(a.since, b.since) })
+	slices.SortStableFunc(found, func(a, b *foundRow) int { return cmp.Compare(a.since, b.since) })
 	return found, nil
 }
 
-// scanDue scans a row of qDueRun or qDueRelay.
-func scanDue(find query, v []any) *dueRow {
-	d := &dueRow{}
+// scanDue scans a row of qDueJobs or qDueMessages.
+func scanDue(find query, v []any) *foundRow {
+	d := &foundRow{}
 	d.err = d.scan(v)
 	d.since, _ = v[columnsOfRow].(int64)
 	runs := d.State == store.Accepted || d.repeatable
-	if find == qDueRelay {
+	if find == qDueMessages {
 		runs = d.State.Settled()
 	}
 	if d.err == nil && !runs {
