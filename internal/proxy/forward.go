@@ -204,14 +204,14 @@ func (f *forwarder) response(res *http.Response) error {
 	if run == nil || t == nil {
 		f.emitted(nil, nil, said)
 		if res.StatusCode != http.StatusSwitchingProtocols { // its content is a connection
-			res.Body = &answer{ReadCloser: res.Body, of: res, emitted: func(h http.Header) { f.emitted(nil, nil, h) }}
+			res.Body = &responseBody{ReadCloser: res.Body, of: res, emitted: func(h http.Header) { f.emitted(nil, nil, h) }}
 		}
 		return nil
 	}
 	if t.route.MCP != nil {
 		notOwn(res.Header)
 	}
-	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
+	res.Body = &responseBody{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
 	switch {
 	case execution == none:
 		run.Declare(stet.NotExecuted, 0)
@@ -252,6 +252,33 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	f.leave(run, t, logError(err))
 	problems.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
+}
+
+// responseBody is the content of a response of the service.
+type responseBody struct {
+	io.ReadCloser
+	of   *http.Response
+	trip *trip // nil on routes that are not protected
+
+	emitted func(trailer http.Header) // receives the trailer
+	counted int                       // bytes in memory, because the response is stored
+}
+
+// Read implements io.Reader. If the content breaks off, it sets trip.unread.
+func (a *responseBody) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if a.trip != nil && a.counted < a.trip.keeps() {
+		a.counted += n
+		stateOf(a.of.Request.Context()).hold(n)
+	}
+	switch {
+	case err == io.EOF: //nolint:errorlint // a wrapped one is no end
+		a.emitted(a.of.Trailer)
+		strip(a.of.Trailer)
+	case err != nil && a.trip != nil:
+		a.trip.unread.Store(true)
+	}
+	return n, err
 }
 
 // logError returns what a log may have of an error about the service. An error about a

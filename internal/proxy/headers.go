@@ -65,6 +65,58 @@ func (g *reservedHeaders) has(name string) bool {
 	return slices.ContainsFunc(g.all, func(known string) bool { return sameField(name, known) })
 }
 
+// strip removes the fields between the proxy and the service, in every spelling that a service
+// can take for them.
+func strip(h http.Header) {
+	for name := range h {
+		if strings.HasPrefix(asVariable(name), "STET_") {
+			delete(h, name)
+		}
+	}
+}
+
+// stripHint removes from the header of a 1xx the fields for the proxy, and the fields of the
+// final response.
+func stripHint(h http.Header) {
+	strip(h)
+	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Idempotency-Expires", "Set-Cookie"} {
+		h.Del(name)
+	}
+}
+
+// stripClient removes fields that no client can send to the service.
+func stripClient(h http.Header) {
+	strip(h)
+	for name := range h {
+		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && asVariable(string(r)) == "_" }) {
+			continue // the proxy knows this spelling
+		}
+		switch v := asVariable(name); {
+		case strings.HasPrefix(v, "X_FORWARDED_"), v == "CONTENT_LENGTH", v == "TRANSFER_ENCODING":
+			delete(h, name)
+		}
+	}
+}
+
+// ofConnection reports whether a field is about the connection, the length of the content or the
+// host, in every spelling.
+func ofConnection(name string) bool {
+	switch v := asVariable(name); v {
+	case "CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE":
+		return true
+	default:
+		return strings.HasPrefix(v, "PROXY_")
+	}
+}
+
+// isToken reports whether a text can be a method or the name of a field (RFC 9110, section
+// 5.6.2).
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
 // sameField reports whether a service can take two names for the same field. Services that see
 // headers as variables (CGI and its successors) have one variable for "Idempotency-Key" and
 // "Idempotency_Key".
