@@ -149,7 +149,7 @@ func unpackJob(b []byte) (*job, error) {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
 	e := &job{}
 	if err := json.Unmarshal(head, e); err != nil || !ok {
-		return nil, errors.New("proxy: the operation was accepted by something else than stet proxy")
+		return nil, errors.New("proxy: the operation was not accepted by stet proxy")
 	}
 	e = e.written(narrowed)
 	e.Body = body

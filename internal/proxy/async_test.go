@@ -127,8 +127,8 @@ func TestServiceThatIsDownCostsNoAttempt(t *testing.T) {
 	if r := f.outcome("k", "{}"); r.status != 204 || runs.Load() != 1 {
 		t.Errorf("%d %s after %d runs", r.status, r.body, runs.Load())
 	}
-	if !strings.Contains(f.log.String(), "the service cannot be used") {
-		t.Error("the log does not say that the service cannot be used")
+	if !strings.Contains(f.log.String(), "the service is unavailable; no more work") {
+		t.Error("the log does not report that the service is unavailable")
 	}
 }
 

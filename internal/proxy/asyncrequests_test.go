@@ -133,7 +133,7 @@ func TestOperationsWithoutARouteAreReported(t *testing.T) {
 			f := startWith(t, memory.New(memory.Options{}), orders(s.URL, "", ""), proxy.Options{})
 			f.post("secret-key", "{}")
 			g := startAsync(t, f.store, yaml)
-			want := "accepted operations have no route here that hands them to the service"
+			want := "accepted operations have no route with async here"
 			for deadline := time.Now().Add(10 * time.Second); !strings.Contains(g.log.String(), want) && time.Now().Before(deadline); {
 				time.Sleep(10 * time.Millisecond)
 			}

@@ -105,7 +105,7 @@ func (d *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		pass(w, res)
 	default:
-		d.log.Warn("proxy: an answer that says neither yes (2xx) nor no (401, 403) to whether a request is allowed, so it was refused",
+		d.log.Warn("proxy: the authorization URL responded neither 2xx (allowed) nor 401 or 403 (not allowed), so a request was refused",
 			slog.String("url", d.url.Redacted()), slog.Int("status", res.StatusCode))
 		stateOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 	}

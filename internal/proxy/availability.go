@@ -140,7 +140,7 @@ func (g *availability) lost(why string, after time.Duration) {
 			g.times = 0
 		}
 		g.closed, g.since, g.opened = true, time.Now(), make(chan struct{})
-		g.log.Warn("proxy: the service cannot be used; nothing more is handed to it until it is back", slog.String("why", why))
+		g.log.Warn("proxy: the service is unavailable; no more work is sent to it until it is back", slog.String("why", why))
 	case !g.ahead && time.Now().Before(g.next): // calls that began before it was down
 		if until := time.Now().Add(min(after, maxRetryAfter)); until.After(g.next) {
 			g.next = until

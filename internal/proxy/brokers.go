@@ -68,7 +68,7 @@ func (d *dialing) do(connect func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Now().Before(d.until) {
-		return fmt.Errorf("it could not be connected to, and is tried again soon: %w", d.last)
+		return fmt.Errorf("the connection failed, and is tried again soon: %w", d.last)
 	}
 	if d.last = connect(); d.last != nil {
 		d.n++
@@ -163,7 +163,7 @@ func (t *Target) jetStream() (sender, error) {
 	l := &lazy{connect: func(context.Context) (stetmsg.Publish, func() bool, func(), error) {
 		nc, err := nats.Connect(t.By, options...)
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("JetStream cannot be connected to: %w", err)
+			return nil, nil, nil, fmt.Errorf("cannot connect to JetStream: %w", err)
 		}
 		stream, err := js.New(nc)
 		if err != nil {

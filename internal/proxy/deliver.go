@@ -51,7 +51,7 @@ func (u *undone) again(backoff time.Duration) stet.Again {
 }
 
 // errBrokenOff is the error of a run that may have executed.
-var errBrokenOff = errors.New("the service has not answered, or its answer broke off")
+var errBrokenOff = errors.New("the service did not answer, or its answer was incomplete")
 
 // send sends a job, for the run in ctx, with further header fields. It returns the outcome to
 // settle. With an *undone error the operation must run again; the outcome is for the case that it
@@ -105,7 +105,7 @@ func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcom
 func (d *delivery) request(ctx context.Context, e *job) (*http.Request, error) {
 	u := &url.URL{Scheme: "http", Host: e.Host}
 	if !setTarget(u, e.Target) || e.Target == "" || e.Target[0] != '/' {
-		return nil, errors.New("the target that is kept is no path")
+		return nil, errors.New("the stored target is no path")
 	}
 	r := (&http.Request{Method: e.Method, URL: u, Host: e.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))

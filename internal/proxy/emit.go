@@ -159,7 +159,7 @@ func (e *emits) take(run *stet.Run, class string, targets *targets, values []str
 		}
 	}
 	if unrouted > 0 && e.sayUnrouted.due() {
-		e.log.Error("proxy: a service emits messages to a destination that relay in the configuration does not name; they are kept, and sent once it does",
+		e.log.Error("proxy: a service emits messages to a destination without a target in relay; they are stored, and sent when it is added",
 			operation(run, class), slog.Int("messages", unrouted))
 	}
 }
@@ -171,10 +171,10 @@ func (e *emits) refuse(run *stet.Run, class string, why error, value string) {
 	switch {
 	case err != nil:
 		e.lost.Add(1)
-		e.log.Error("proxy: what a service has sent in "+HeaderEmit+" cannot be sent or kept; the response stands, and this message is lost",
+		e.log.Error("proxy: a message in "+HeaderEmit+" cannot be sent or stored, and is lost; the outcome is unchanged",
 			append(attrs, slog.String("error", bare(err)))...)
 	case e.sayRefused.due():
-		e.log.Error("proxy: what a service has sent in "+HeaderEmit+" is no message; the response stands, and the value is kept, to be sent to "+RefusedDestination, attrs...)
+		e.log.Error("proxy: a value of "+HeaderEmit+" is not a valid message; it is stored, to be sent to "+RefusedDestination+", and the outcome is unchanged", attrs...)
 	}
 }
 
@@ -193,12 +193,12 @@ func (f *forwarder) emitted(run *stet.Run, t *trip, h http.Header) {
 	case len(values) == 0:
 	case run == nil || t == nil:
 		if lost := e.lost.Add(uint64(len(values))); e.sayUnprotected.due() {
-			e.log.Error("proxy: a response to a request that is not protected has "+HeaderEmit+"; there is no outcome that it could be stored with, so it is not sent",
+			e.log.Error("proxy: the response to an unprotected request has "+HeaderEmit+"; without an outcome the message cannot be stored, so it is not sent",
 				slog.Uint64("so_far", lost))
 		}
 	case t.route.Settles == settlesService:
 		e.lost.Add(uint64(len(values)))
-		e.log.Error("proxy: messages of a response are not sent: the service settles on this route; it emits by stet_emit, in the transaction of its writes",
+		e.log.Error("proxy: messages of a response are not sent: on a route with settles: service, the service emits with stet_emit in its transaction",
 			operation(run, t.route.class()), slog.Int("messages", len(values)))
 	case t.undone || run.Declared() != stet.Executed:
 		if e.sayUnstored.due() {

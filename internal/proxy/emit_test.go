@@ -211,7 +211,7 @@ func TestResponseStandsAndAnInvalidMessageIsStored(t *testing.T) {
 			if g.body != c.value || !strings.Contains(g.header.Get("Reason"), c.why) || g.header.Get("Message-To") != "stet.refused" || g.id() != messageID("k", 0) {
 				t.Errorf("kept was %q, %v; want the value, because of %q", g.body, g.header, c.why)
 			}
-			if n := f.proxy.Counts(); n.Refused != 1 || n.Lost != 0 || !strings.Contains(f.log.String(), "is no message") || strings.Contains(f.log.String(), c.value) {
+			if n := f.proxy.Counts(); n.Refused != 1 || n.Lost != 0 || !strings.Contains(f.log.String(), "is not a valid message") || strings.Contains(f.log.String(), c.value) {
 				t.Errorf("%+v, and the log: %s", n, f.log)
 			}
 		})
@@ -223,7 +223,7 @@ func TestRefusedMessageWaitsForATargetThatNamesItsDestination(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{to: '*', by: "+h.URL+"}"), proxy.Options{Parts: proxy.Relay})
 	f.post("k", "paid")
-	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), `no target of relay takes`) })
+	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), `messages wait for a destination without a target`) })
 	if all := h.taken(); len(all) != 0 {
 		t.Errorf("sent was %v", all)
 	}
@@ -295,13 +295,13 @@ func TestMessagesWithoutATargetWaitForOne(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), "upstream: {url: "+s.URL+"}\nscope: single-tenant\nroutes: [{path: /payments}]\n", proxy.Options{Parts: proxy.Relay})
 	f.post("k", `{"to":"a","body":1}`)
-	if !strings.Contains(f.log.String(), "they are kept, and sent once it does") {
+	if !strings.Contains(f.log.String(), "they are stored, and sent when it is added") {
 		t.Errorf("the log: %s", f.log)
 	}
 	if err := f.reload(relaying(s.URL, "", "{to: b, by: "+h.URL+"}")); err != nil {
 		t.Fatal(err)
 	}
-	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), "no target of relay takes") })
+	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), "messages wait for a destination without a target") })
 	if err := f.reload(relaying(s.URL, "", "{to: 'a*', by: "+h.URL+"}")); err != nil {
 		t.Fatal(err)
 	}
@@ -350,10 +350,10 @@ func TestUnavailableTargetGetsAllMessagesLater(t *testing.T) {
 	if n := len(other.taken()); n != 20 {
 		t.Errorf("the other target got %d messages; want 20", n)
 	}
-	if n := strings.Count(f.log.String(), "messages are not taken"); n != 1 {
+	if n := strings.Count(f.log.String(), "a target does not accept messages"); n != 1 {
 		t.Errorf("the log says so %d times: %s", n, f.log)
 	}
-	if !strings.Contains(f.log.String(), "messages are taken again") {
+	if !strings.Contains(f.log.String(), "a target accepts messages again") {
 		t.Errorf("the log: %s", f.log)
 	}
 }

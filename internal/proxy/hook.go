@@ -250,7 +250,7 @@ func (h *hook) post(m stet.Message) error {
 	defer res.Body.Close()
 	_, _ = io.CopyN(io.Discard, res.Body, maxHookAnswer)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("it answers with %d; 2xx takes a message", res.StatusCode)
+		return fmt.Errorf("it responded %d; only 2xx accepts a message", res.StatusCode)
 	}
 	return nil
 }

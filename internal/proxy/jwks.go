@@ -87,7 +87,7 @@ func (f *keyFile) current() keyring {
 		f.wrong = ""
 	} else if f.wrong != err.Error() {
 		f.wrong = err.Error()
-		f.log.Error("proxy: the keys of tokens could not be read again; those before stand", slog.Any("error", err))
+		f.log.Error("proxy: the keys of tokens could not be reloaded; the previous ones stay in use", slog.Any("error", err))
 	}
 	return f.ring
 }

@@ -154,8 +154,8 @@ func TestKeysOfTokensAreReadAgainWhenTheirFileHasChanged(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stettest.Eventually(t, "the log to tell of the broken file", func() bool {
-		return status(after) == 200 && strings.Contains(f.log.String(), "could not be read again")
+	stettest.Eventually(t, "the log to report the broken file", func() bool {
+		return status(after) == 200 && strings.Contains(f.log.String(), "could not be reloaded")
 	})
 }
 

@@ -93,7 +93,7 @@ func compareCalls(_ string, body []byte) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !m.Call:
-		return nil, errors.New("proxy: no call of a tool")
+		return nil, errors.New("proxy: not a tool call")
 	}
 	return append([]byte("tools/call\x00"+m.Tool+"\x00"), m.Args...), nil
 }
@@ -295,7 +295,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case a.replied && a.notBegun && !a.others, !a.replied && a.refused():
 		run.Declare(stet.NotExecuted, 0)
 	case a.others || !a.replied && a.status < http.StatusInternalServerError && a.status != http.StatusRequestTimeout:
-		t.log.Warn("proxy: the outcome of an operation is unknown: the service's answer to a call of a tool has no response of the protocol that can be read",
+		t.log.Warn("proxy: the outcome of an operation is unknown: the service's answer to a tool call has no readable response of the protocol",
 			operation(run, t.route.class()), slog.Int("status", a.status))
 		run.Declare(stet.MayHaveExecuted, t.route.after)
 	}

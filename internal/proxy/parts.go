@@ -59,7 +59,7 @@ func (p part) keep(ctx context.Context, log *slog.Logger) {
 		err := p.run(ctx)
 		if ctx.Err() != nil {
 			if err != nil {
-				log.Error("proxy: a part has ended with an error", slog.String("part", p.name), slog.Any("error", err))
+				log.Error("proxy: background work has ended with an error", slog.String("part", p.name), slog.Any("error", err))
 			}
 			return
 		}
@@ -67,7 +67,7 @@ func (p part) keep(ctx context.Context, log *slog.Logger) {
 			n = 1
 		}
 		pause := timer.Doubled(n, minPartPause, maxPartPause)
-		log.Error("proxy: a part has failed; it begins again after a pause", slog.String("part", p.name), slog.Duration("pause", pause), slog.Any("error", err))
+		log.Error("proxy: background work has failed; it restarts after a pause", slog.String("part", p.name), slog.Duration("pause", pause), slog.Any("error", err))
 		if !timer.Sleep(ctx, pause) {
 			return
 		}

@@ -278,7 +278,7 @@ func (g *generation) close() error {
 
 func (g *generation) serve(w *requestState, r *http.Request) {
 	if r.Method == http.MethodConnect {
-		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
+		http.Error(w, "CONNECT is not supported", http.StatusMethodNotAllowed)
 		return
 	}
 	if !isToken(r.Method) { // HTTP/2 lets others through

@@ -119,7 +119,7 @@ func (r *relayer) run(ctx context.Context) error {
 func (r *relayer) once(ctx context.Context) int {
 	n, err := r.relay.Once(ctx)
 	if err != nil && r.targets.logged.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
-		r.log.Error("proxy: it cannot be found out which messages wait, or noted that they were sent; they will be sent again", slog.String("error", err.Error()))
+		r.log.Error("proxy: the store failed while messages were relayed; they will be sent again", slog.String("error", err.Error()))
 	}
 	return n
 }

@@ -114,7 +114,7 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 			errs = append(errs, fmt.Errorf("proxy: relay has no target for messages to %.100q", m.To))
 			ts.logged.Add(1)
 			if ts.unrouted.due() {
-				ts.log.Error("proxy: messages wait for a destination that no target of relay takes; add one to the configuration, and they are sent", slog.String("to", fmt.Sprintf("%.100q", m.To)))
+				ts.log.Error("proxy: messages wait for a destination without a target in relay; they are sent when the configuration has one", slog.String("to", fmt.Sprintf("%.100q", m.To)))
 			}
 		case ts.results.has(m.ID):
 		case by[s] == nil:
@@ -146,13 +146,13 @@ func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) 
 	if err != nil {
 		ts.logged.Add(1)
 		if n := s.failed.Add(1); s.say.due() {
-			ts.log.Error("proxy: messages are not taken; they stay in the store and are sent again until they are",
+			ts.log.Error("proxy: a target does not accept messages; they stay in the store and are sent again until it does",
 				slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)), slog.String("error", err.Error()), slog.Uint64("times", n))
 		}
 		return err
 	}
 	if n := s.failed.Swap(0); n > 0 {
-		ts.log.Info("proxy: messages are taken again", slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)))
+		ts.log.Info("proxy: a target accepts messages again", slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)))
 	}
 	return nil
 }

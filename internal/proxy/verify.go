@@ -49,12 +49,12 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 }
 
 // errUnanswered: there was no response.
-var errUnanswered = errors.New("proxy: asking the service")
+var errUnanswered = errors.New("proxy: the verify URL did not answer")
 
 // verify is a stet.Policy.Verify. Only a clear response resolves the operation.
 func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Resolution, error) {
 	if !v.finds(st) {
-		return stet.CannotKnow(), fmt.Errorf("proxy: the service is not asked: the record keeps nothing to find the operation by (verify.by: %s)", v.by)
+		return stet.CannotKnow(), fmt.Errorf("proxy: the service is not asked: the record does not store the value that verify.by: %s needs", v.by)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.url.String(), http.NoBody)
 	if err != nil {
@@ -79,14 +79,14 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Resolution,
 	defer res.Body.Close()
 	switch {
 	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNotFound:
-		return stet.CannotKnow(), fmt.Errorf("proxy: the service answered the question with %d; 200 is the outcome, 404 not executed", res.StatusCode)
+		return stet.CannotKnow(), fmt.Errorf("proxy: the verify URL responded %d; it must be 200 with the outcome, or 404 if not executed", res.StatusCode)
 	case res.Header.Get(HeaderOperation) != req.Header.Get(HeaderOperation):
 		// A router without the path responds 404. A catch-all page, or a cache, responds 200.
-		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of %d to the question without the %s that it asked about; has verify.url a mistake?", res.StatusCode, HeaderOperation)
+		return stet.CannotKnow(), fmt.Errorf("proxy: the verify URL responded %d without the %s of the question; check verify.url", res.StatusCode, HeaderOperation)
 	case res.StatusCode == http.StatusOK:
 		return v.outcome(res)
 	case res.Header.Get(HeaderExecution) != none:
-		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of 404 to the question counts only with %s: %s", HeaderExecution, none)
+		return stet.CannotKnow(), fmt.Errorf("proxy: the verify URL responded 404, which counts only with %s: %s", HeaderExecution, none)
 	default:
 		return stet.ItDidNotHappen(), nil
 	}
@@ -114,7 +114,7 @@ func (v *verifier) outcome(res *http.Response) (stet.Resolution, error) {
 	if s := res.Header.Get(HeaderStatus); s != "" {
 		var err error
 		if status, err = strconv.Atoi(s); err != nil || status < 200 || status > 599 {
-			return stet.CannotKnow(), fmt.Errorf("proxy: the service answered with %s %q, which is no status", HeaderStatus, s)
+			return stet.CannotKnow(), fmt.Errorf("proxy: the verify URL responded with %s %q, which is no status", HeaderStatus, s)
 		}
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, v.maxResult+1))

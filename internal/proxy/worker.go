@@ -138,9 +138,9 @@ func (u *unhandledWork) scan(ctx context.Context) {
 			case !u.reported[name].IsZero():
 				continue
 			case !known:
-				why = "proxy: accepted operations have no route here that hands them to the service; they stay accepted until one of that name has async again, or they are cancelled"
+				why = "proxy: accepted operations have no route with async here; they stay accepted until such a route exists, or they are cancelled"
 			case !here && olderThan > 0 && r.Attempt == 0:
-				why = "proxy: accepted operations wait for a worker, which is elsewhere: 'stet worker' has to run, and to reach the service"
+				why = "proxy: accepted operations wait for a worker in another process: 'stet worker' must run, and reach the service"
 			default:
 				continue
 			}

@@ -33,7 +33,7 @@ func TestUnhandledWorkIsReported(t *testing.T) {
 	u := &unhandledWork{store: waiting{records: []store.Record{begun, fresh, here, fresh}}, log: slog.New(slog.NewTextHandler(log, nil)), routes: map[string]bool{"begun": false, "fresh": false, "here": true}, reported: map[string]time.Time{}}
 	u.scan(t.Context())
 	u.scan(t.Context())
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "name=fresh") || !strings.Contains(text, "'stet worker' has to run") {
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "name=fresh") || !strings.Contains(text, "'stet worker' must run") {
 		t.Errorf("the log: %s", text)
 	}
 }
