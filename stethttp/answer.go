@@ -63,7 +63,7 @@ func (c *call) sendReleased(rw *capture, undone bool) {
 		c.send(rw, undone)
 		return
 	}
-	c.m.log().ErrorContext(c.r.Context(), "stethttp: a handler has answered with a success and returned an error after it, so that a retry runs again; its response was not sent",
+	c.m.log().ErrorContext(c.r.Context(), "stethttp: a handler wrote a success and then returned an error; its response was not sent, and a retry runs again",
 		slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()))
 	if !rw.retract() {
 		abort(c.w)

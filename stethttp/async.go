@@ -92,10 +92,10 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a middleware; New makes one")
 	}
 	if _, ok := store.As[store.WorkStore](m.engine.Store()); !ok {
-		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work, a store.WorkStore; %T is none", m.engine.Store())
+		return nil, misuse.Errorf("stethttp: NewAsync needs a store.WorkStore; %T is none", m.engine.Store())
 	}
 	if m.transact != nil && m.acceptTx == nil {
-		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work in transactions, a store.WorkTxStore; %T is none", m.engine.Store())
+		return nil, misuse.Errorf("stethttp: NewAsync in transactions needs a store.WorkTxStore; %T is none", m.engine.Store())
 	}
 	if m.acceptTx == nil && o.AcceptTx != nil {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.AcceptTx is called in transactions, and this middleware has none; create it with NewTx")
@@ -328,7 +328,7 @@ func (c *acceptance) refuseAcceptance(err error) {
 		st, _ := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
 		c.unreadable(st, err)
 	case !ok || own.Kind == stet.KindStore && own.Execution != stet.NotExecuted:
-		c.m.log().ErrorContext(c.r.Context(), "stethttp: whether an operation was accepted is not known", slog.Any("error", err))
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: it is unknown whether an operation was accepted", slog.Any("error", err))
 		c.m.refuse(c.w, &acceptanceUnknown, "", c.m.o.RetryAfter)
 	case own.Kind == stet.KindStore:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not be accepted", slog.Any("error", err))

@@ -25,7 +25,7 @@ func (c *call) classify(run *stet.Run, rw *capture) class {
 	case run.Declared() == stet.MayHaveExecuted:
 		return absent
 	case rw.past:
-		c.complain("the response was begun past this middleware, so that it is not known: " +
+		c.complain("the response was written around this middleware, so it is unknown: " +
 			"the adapter of a framework does not give its writer to the framework")
 		return absent
 	case rw.missing && !c.m.o.AllowEmpty:

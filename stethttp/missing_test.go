@@ -104,7 +104,7 @@ func TestResponsePastTheMiddlewareIsCut(t *testing.T) {
 				if !<-swallowed {
 					t.Error("no panic")
 				}
-				if !strings.Contains(s.log.String(), "past this middleware") {
+				if !strings.Contains(s.log.String(), "written around this middleware") {
 					t.Errorf("%s", s.log)
 				}
 				if !set.tx {

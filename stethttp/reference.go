@@ -38,7 +38,7 @@ func (c *call) refer() {
 		why = "it is neither text nor a number"
 	}
 	if why != "" {
-		c.m.log().WarnContext(c.r.Context(), "stethttp: an operation has no reference: what Options.RefPointer leads to cannot be one",
+		c.m.log().WarnContext(c.r.Context(), "stethttp: an operation has no reference: the value at Options.RefPointer cannot be one",
 			slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()), slog.String("why", why))
 		return
 	}

@@ -72,7 +72,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
 	if len(keys) > 0 && !m.protects(r.Method) && !g.logged.Swap(true) {
-		m.log().WarnContext(r.Context(), "stethttp: a request with a key passed unprotected, as its method is not among Options.Methods: a retry runs again. It is logged once for each handler",
+		m.log().WarnContext(r.Context(), "stethttp: a request with a key passed unprotected, because its method is not among Options.Methods: a retry runs again. This is logged once for each handler",
 			slog.String("method", r.Method), slog.String("pattern", r.Pattern))
 	}
 	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) || g.unrouted(r) {

@@ -150,7 +150,7 @@ type TxMiddleware[Tx any] struct {
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	switch {
 	case te == nil:
-		return nil, misuse.Errorf("stethttp: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("stethttp: NewTx needs the result of stet.WithTx")
 	case o.FailOpen:
 		return nil, misuse.Errorf("stethttp: Options.FailOpen: without the store there is no transaction to run in")
 	}
@@ -188,7 +188,7 @@ func (m *Middleware) refuseWithoutTx(w http.ResponseWriter, r *http.Request) {
 		m.refuse(w, &keyMissing, "", 0)
 		return
 	}
-	m.log().ErrorContext(r.Context(), "stethttp: a request has reached a handler of HandleTx unprotected, so that it has no transaction; nothing was executed. "+
+	m.log().ErrorContext(r.Context(), "stethttp: a request reached a handler of HandleTx unprotected, without a transaction; nothing was executed. "+
 		"Its method is not among Options.Methods, or Options.Skip let it pass: give such requests to another handler", slog.String("method", r.Method))
 	m.refuse(w, &misconfigured, "", 0)
 }

@@ -257,7 +257,7 @@ func unsettled(after time.Duration, n int, err error) Decision {
 
 var (
 	errExhausted = errors.New("Options.MaxAttempts is reached, and no run has ended")
-	errDelivered = errors.New("it was delivered as often as Options.MaxAttempts allows, and may never have run; it is not settled, and runs if it is put back")
+	errDelivered = errors.New("it was delivered Options.MaxAttempts times, and may never have run; it is not settled, and runs if it is delivered again")
 	errAside     = errors.New("not handled")
 	errUnknown   = errors.New("the handler declared that its outcome is unknown")
 	errNoParts   = errors.New("Options.Split returned no parts")

@@ -70,7 +70,7 @@ func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (
 		err = d.Retry(ctx, decision.After)
 	}
 	if err != nil {
-		c.Log().ErrorContext(ctx, "stetmsg: the broker did not take the decision; the message will be delivered again", slog.String("action", decision.Action.String()),
+		c.Log().ErrorContext(ctx, "stetmsg: the decision could not be sent to the broker; the message will be delivered again", slog.String("action", decision.Action.String()),
 			slog.String("id", decision.ID.String()), slog.Any("error", err))
 	}
 	return err
@@ -132,6 +132,6 @@ func (c *Consumer[M]) extendOnce(ctx context.Context, e Extender) {
 	defer cancel()
 	if err := e.Extend(within); err != nil && ctx.Err() == nil {
 		// It may be delivered to another process, which finds it running.
-		c.Log().WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
+		c.Log().WarnContext(ctx, "stetmsg: the time limit of a message could not be extended", slog.Any("error", err))
 	}
 }

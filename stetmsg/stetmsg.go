@@ -203,7 +203,7 @@ func Again(err error, how func(backoff time.Duration) stet.Again) error {
 // have no effects outside of it.
 func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx context.Context, tx Tx, m M) (result []byte, err error)) (*Consumer[M], error) {
 	if te == nil {
-		return nil, misuse.Errorf("stetmsg: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("stetmsg: NewTx needs the result of stet.WithTx")
 	}
 	c, err := newConsumer(te.Engine(), o, handle != nil)
 	if err != nil {

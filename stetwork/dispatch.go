@@ -222,7 +222,7 @@ func (d *Dispatcher) pass(ctx context.Context, items []pending) []pending {
 	}
 	now, n := time.Now(), len(kept)
 	kept = slices.DeleteFunc(slices.Clone(kept), func(it pending) bool { return !now.Before(it.until) })
-	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take due operations; they are passed again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
+	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not accept due operations; they are sent again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
 	return kept
 }
 

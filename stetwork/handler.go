@@ -78,7 +78,7 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h func(ctx context.Context, tx Tx, payload P) (T, error)) error {
 	switch {
 	case te == nil || te.Engine() != w.engine:
-		return misuse.Errorf("stetwork: HandleTx needs what stet.WithTx makes of the worker's engine")
+		return misuse.Errorf("stetwork: HandleTx needs the result of stet.WithTx with the worker's engine")
 	case h == nil:
 		return w.register(name, handler{})
 	}
@@ -171,7 +171,7 @@ func decode[P any](r *stet.Lease) (p P, err error) {
 		return p, nil
 	}
 	if err := coding.DecodeJSON(r.Work.Payload, &p); err != nil {
-		return p, stet.Retryable(fmt.Errorf("the payload is not what the handler takes: %s", misfit(err)))
+		return p, stet.Retryable(fmt.Errorf("the payload does not match the handler's type: %s", misfit(err)))
 	}
 	return p, nil
 }

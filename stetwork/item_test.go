@@ -95,7 +95,7 @@ func TestPayloadThatDoesNotFitIsNotInTheLog(t *testing.T) {
 		must(t, err)
 		must(t, w.Do(context.Background(), stet.Item{ID: st.Record.ID, Name: "charge"}))
 	}
-	if strings.Contains(log.String(), "4111") || strings.Count(log.String(), "the payload is not what the handler takes") != 3 {
+	if strings.Contains(log.String(), "4111") || strings.Count(log.String(), "the payload does not match the handler's type") != 3 {
 		t.Errorf("%s", log.String())
 	}
 }

@@ -398,7 +398,7 @@ func TestConsumerThatIsKilledWhileItsServiceIsDownLeavesNothingUnknown(t *testin
 			}
 			for range 3 {
 				p := startConsumer(t, file, "")
-				p.saysNow("the service cannot be used")
+				p.saysNow("the service is unavailable")
 				stettest.Eventually(t, "runs that end", func() bool {
 					return rowCount(t, b.pool, "SELECT count(*) FROM stet.operations WHERE state = 'running'") == 0
 				})

@@ -127,7 +127,7 @@ func cleanup(ctx context.Context, s *storage) finding {
 	const name = "clean-up"
 	browser, can := store.As[store.Browser](s.Store)
 	if !can {
-		return ok(name, "not known: the store cannot be looked through")
+		return ok(name, "not known: the store cannot be browsed")
 	}
 	late, worst, looked := 0, time.Duration(0), 0
 	q := store.Query{States: []store.State{store.Running}, Limit: store.MaxBrowse, OlderThan: maxLag}

@@ -101,7 +101,7 @@ func serverFailover(info map[string]string) (found, do string) {
 
 func serverPublishing(info map[string]string) (found, do string) {
 	if why := info["may not publish"]; why != "" {
-		return "callers that wait for a run learn of its end up to a second late: " + why,
+		return "callers that wait for a run get its outcome up to a second late: " + why,
 			"ACL SETUSER the user with the channels of the prefix, such as &stet:*; users have none by default"
 	}
 	return "waiting callers are notified when a run ends", ""

@@ -29,7 +29,7 @@ func durability(ctx context.Context, s *storage) []finding {
 	}
 	switch s.kind {
 	case "memory":
-		return []finding{bad("durability", "memory is forgotten with its process", "use an SQLite file, or PostgreSQL")}
+		return []finding{bad("durability", "the memory store loses all records when its process ends", "use an SQLite file, or PostgreSQL")}
 	case "redis":
 		return redisServers(ctx, s.options)
 	}

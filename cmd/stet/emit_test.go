@@ -183,7 +183,7 @@ func TestMessagesWaitForABrokerThatIsAway(t *testing.T) {
 				}
 				return true
 			})
-			stettest.Eventually(t, "the log names the error", func() bool { return strings.Contains(p.log(), "messages are not taken") })
+			stettest.Eventually(t, "the log names the error", func() bool { return strings.Contains(p.log(), "a target does not accept messages") })
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestMessagesWaitForABrokerThatIsAway(t *testing.T) {
 					t.Errorf("what goes elsewhere arrived %d times", n)
 				}
 			}
-			if log := p.log(); strings.Contains(log, "guest:guest") || strings.Count(log, "messages are not taken") > 2 || strings.Count(log, "stet: unsent") > 2 {
+			if log := p.log(); strings.Contains(log, "guest:guest") || strings.Count(log, "a target does not accept messages") > 2 || strings.Count(log, "stet: unsent") > 2 {
 				t.Errorf("the log: %s", log)
 			}
 		})

@@ -67,7 +67,7 @@ func (g *gate) admit(c net.Conn) *passage {
 			}
 			g.mu.Unlock()
 			if due {
-				g.log.Warn("connections are turned away: as many as limits.connections are open, and none of them is idle",
+				g.log.Warn("connections are refused: limits.connections are open, and none of them is idle",
 					slog.Int("connections", g.most), slog.Uint64("so_far", refused))
 			}
 			return nil

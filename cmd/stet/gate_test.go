@@ -70,7 +70,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if answered(connect(t, p.url, "")) {
 		t.Error("a fourth connection was let in")
 	}
-	p.saysNow(`level=WARN msg="connections are turned away: `)
+	p.saysNow(`level=WARN msg="connections are refused: `)
 	close(leave)
 	for _, c := range append(busy, idle) {
 		if !answered(c) {

@@ -93,7 +93,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	}
 	h.later(h.store.close)
 	if !h.front && h.store.kind == "memory" {
-		return nil, usage{errors.New("a store in memory is that of one process, and nothing is in this one: name the store of the proxy")}
+		return nil, usage{errors.New("the memory store belongs to one process, and has no operations in this one: name the store of the proxy")}
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -175,7 +175,7 @@ func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
 			return err
 		case <-hup:
 			if err := h.reload(); err != nil {
-				h.log.Error("the configuration was not reloaded; the one before stands", slog.Any("error", err))
+				h.log.Error("the configuration was not reloaded; the previous one stays in use", slog.Any("error", err))
 				continue
 			}
 			h.log.Info("the configuration was reloaded", slog.String("protects", h.config.String()))

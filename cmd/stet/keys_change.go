@@ -43,7 +43,7 @@ func (c *change) sealed() (err error) {
 	case err != nil:
 		return err
 	case c.plain && len(c.encryption.Keys) > 0:
-		return errors.New("--plain, and the configuration says that the service encrypts; leave one of them out")
+		return errors.New("--plain contradicts the encryption keys; leave one of them out")
 	case !c.plain && !known:
 		return errors.New("does the service encrypt results? If it does, give --config or --encryption-keys '[{name: NAME, file: FILE}]'; if not, give --plain")
 	}

@@ -57,8 +57,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stet",
-		Short: "Let the first outcome stand: retries that never run twice",
-		Long: `stet makes retries safe: the first outcome of an operation stands, and every
+		Short: "Idempotency for HTTP, gRPC and messages: a retry gets the first outcome",
+		Long: `stet makes retries safe: it stores the first outcome of an operation, and every
 retry gets that same outcome.
 
 To see it work, for some ten seconds:  stet demo`,

@@ -34,7 +34,7 @@ did not answer, or not clearly, or the store could not be read or written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit <= 0 {
-				return usage{errors.New("--for must be longer than nothing")}
+				return usage{errors.New("--for must be positive")}
 			}
 			c, err := p.load()
 			if err != nil {
@@ -96,13 +96,13 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 		fmt.Fprintf(w, "%d were skipped: their records do not store scope and key; see keep_key and keep_scope\n", did.Blind)
 	}
 	if did.Alone > 0 {
-		fmt.Fprintf(w, "%d were skipped: their routes have no verify for it\n", did.Alone)
+		fmt.Fprintf(w, "%d were skipped: their routes have no verifier\n", did.Alone)
 	}
 	if did.Skipped > 0 {
 		fmt.Fprintf(w, "%d were left for the next pass, because their verifiers did not answer\n", did.Skipped)
 	}
 	if over {
-		fmt.Fprintln(w, "the time is over; the rest is for the next pass")
+		fmt.Fprintln(w, "the time limit is reached; the next pass does the rest")
 	}
 	return nil
 }

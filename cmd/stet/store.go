@@ -73,7 +73,7 @@ func postgresOptions(c proxy.Store) postgres.Options {
 func (s *storage) openPostgres(ctx context.Context) error {
 	db, err := postgres.Open(ctx, s.options.URL, postgresOptions(s.options))
 	if err != nil {
-		return fmt.Errorf("%w; are the tables there? 'stet migrate status' knows", err)
+		return fmt.Errorf("%w; check the tables with 'stet migrate status'", err)
 	}
 	c := db.Pool().Config().ConnConfig
 	s.Store, s.place, s.close = db, fmt.Sprintf("postgres, database %s on %s", c.Database, c.Host), db.Close
@@ -165,7 +165,7 @@ func (f *storeFlags) with(cmd *cobra.Command, do func(*storage) error) (err erro
 func withStore(cmd *cobra.Command, c proxy.Store, do func(*storage) error) (err error) {
 	if c.Kind() == "sqlite" {
 		if _, err := os.Stat(c.URL); errors.Is(err, os.ErrNotExist) {
-			return usage{fmt.Errorf("there is no file %s; which store? Give --store, or set %s", c.URL, storeVariable)}
+			return usage{fmt.Errorf("there is no file %s: give --store, or set %s", c.URL, storeVariable)}
 		}
 	}
 	s, err := openStore(cmd.Context(), c)

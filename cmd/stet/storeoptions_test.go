@@ -165,7 +165,7 @@ func TestStoreOfAConfigurationServesEveryCommandAndFlagsOverrideIt(t *testing.T)
 	if status, _, errs := command(t, "sweep", "--config", file, "--store-table", "other"); status != exitFailure || !strings.Contains(errs, "other") {
 		t.Errorf("with --store-table other: %d, %s", status, errs)
 	}
-	if status, _, errs := command(t, "migrate", "up", "--store", "s.db"); status != exitUsage || !strings.Contains(errs, "an SQLite file, which needs no tables") {
+	if status, _, errs := command(t, "migrate", "up", "--store", "s.db"); status != exitUsage || !strings.Contains(errs, "an SQLite file, which has no tables") {
 		t.Errorf("migrate of a file: %d, %s", status, errs)
 	}
 }

@@ -33,12 +33,12 @@ least half of the store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit <= 0 {
-				return usage{errors.New("--for must be longer than nothing")}
+				return usage{errors.New("--for must be positive")}
 			}
 			return flags.with(cmd, func(s *storage) error {
 				sweeper, ok := store.As[store.Sweeper](s.Store)
 				if !ok {
-					return fmt.Errorf("%s needs no sweep: records expire by themselves", s.place)
+					return fmt.Errorf("%s needs no sweep: its records expire without one", s.place)
 				}
 				sum, err := sweepAll(cmd, sweeper, limit)
 				return errors.Join(printSwept(cmd, flags.format, sum), err)

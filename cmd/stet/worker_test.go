@@ -184,7 +184,7 @@ func TestWorkerNeedsTheStoreOfTheProxy(t *testing.T) {
 	if err := os.WriteFile(file, []byte("upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\nstore: memory\nroutes: [{path: /a, async: {}}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if status, _, stderr := command(t, "worker", "--config", file); status != exitUsage || !strings.Contains(stderr, "store in memory") {
+	if status, _, stderr := command(t, "worker", "--config", file); status != exitUsage || !strings.Contains(stderr, "memory store belongs to one process") {
 		t.Errorf("on memory: %d %s", status, stderr)
 	}
 	if _, err := os.Stat("memory"); !errors.Is(err, os.ErrNotExist) {

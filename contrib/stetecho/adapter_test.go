@@ -69,8 +69,8 @@ func TestStetEcho(t *testing.T) {
 			"group": func(e *echo.Echo, m ...echo.MiddlewareFunc) { e.Group("", m...) },
 		},
 		Panics: map[string]func(){
-			"Middleware needs what stethttp.New returns": func() { stetecho.Middleware(nil) },
-			"HandleTx needs what stethttp.NewTx returns": func() {
+			"Middleware needs the result of stethttp.New": func() { stetecho.Middleware(nil) },
+			"HandleTx needs the result of stethttp.NewTx": func() {
 				stetecho.HandleTx(&stethttp.TxMiddleware[*echotest.Tx]{}, func(*echo.Context, *echotest.Tx) error { return nil })
 			},
 			"HandleTx needs a handler": func() { stetecho.HandleTx(tx, nil) },

@@ -96,8 +96,8 @@ func TestStetEcho4(t *testing.T) {
 		Wirings:      wirings,
 		BehindOthers: map[string]func(e *echo.Echo, m ...echo.MiddlewareFunc){"Use": (*echo.Echo).Use},
 		Panics: map[string]func(){
-			"Middleware needs what stethttp.New returns": func() { stetecho4.Middleware(nil) },
-			"HandleTx needs what stethttp.NewTx returns": func() {
+			"Middleware needs the result of stethttp.New": func() { stetecho4.Middleware(nil) },
+			"HandleTx needs the result of stethttp.NewTx": func() {
 				stetecho4.HandleTx(&stethttp.TxMiddleware[*echotest.Tx]{}, func(echo.Context, *echotest.Tx) error { return nil })
 			},
 			"HandleTx needs a handler": func() { stetecho4.HandleTx(tx, nil) },

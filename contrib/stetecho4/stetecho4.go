@@ -22,7 +22,7 @@ import (
 // request is protected, but Echo's own response is not stored and its key stays free.
 func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	if m == nil {
-		panic("stetecho4: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
+		panic("stetecho4: Middleware needs the result of stethttp.New; for NewTx it is the Middleware in that")
 	}
 	routes := &routes{}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -50,7 +50,7 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(echo.Context, T) error) echo.HandlerFunc {
 	switch {
 	case m == nil || m.Middleware == nil:
-		panic("stetecho4: HandleTx needs what stethttp.NewTx returns")
+		panic("stetecho4: HandleTx needs the result of stethttp.NewTx")
 	case h == nil:
 		panic("stetecho4: HandleTx needs a handler")
 	}

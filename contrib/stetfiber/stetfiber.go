@@ -26,7 +26,7 @@ var (
 // panics if m is nil, and with Prefork if its store is store/memory.
 func Middleware(m *stethttp.Middleware) fiber.Handler {
 	if m == nil {
-		panic("stetfiber: Middleware needs what stethttp.New makes")
+		panic("stetfiber: Middleware needs the result of stethttp.New")
 	}
 	check(m)
 	return func(c fiber.Ctx) error { return serve(m, &exchange{c: c}) }
@@ -42,7 +42,7 @@ func Middleware(m *stethttp.Middleware) fiber.Handler {
 // panics if m or h is nil, and as Middleware does.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(c fiber.Ctx, tx T) error) fiber.Handler {
 	if m == nil || h == nil {
-		panic("stetfiber: HandleTx needs what stethttp.NewTx makes, and a handler")
+		panic("stetfiber: HandleTx needs the result of stethttp.NewTx, and a handler")
 	}
 	check(m.Middleware)
 	return func(c fiber.Ctx) error {

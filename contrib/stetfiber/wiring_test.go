@@ -110,8 +110,8 @@ func TestHandleTx_RequestWithoutTransaction(t *testing.T) {
 
 func TestWrongWiringPanics(t *testing.T) {
 	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
-	adaptertest.WantPanic(t, "Middleware needs what stethttp.New makes", func() { stetfiber.Middleware(nil) })
-	adaptertest.WantPanic(t, "HandleTx needs what stethttp.NewTx makes", func() { stetfiber.HandleTx(nil, func(fiber.Ctx, *adaptertest.Tx) error { return nil }) })
+	adaptertest.WantPanic(t, "Middleware needs the result of stethttp.New", func() { stetfiber.Middleware(nil) })
+	adaptertest.WantPanic(t, "HandleTx needs the result of stethttp.NewTx", func() { stetfiber.HandleTx(nil, func(fiber.Ctx, *adaptertest.Tx) error { return nil }) })
 	adaptertest.WantPanic(t, "and a handler", func() { stetfiber.HandleTx(b.Tx, nil) })
 	req, _ := http.NewRequest(http.MethodPost, "/", http.NoBody) //nolint:noctx // it is not sent
 	if stetfiber.Context(req) != nil {

@@ -364,8 +364,8 @@ func TestHandleTx(t *testing.T) {
 func TestWrongWiringPanics(t *testing.T) {
 	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
 	h := func(*gin.Context, *adaptertest.Tx) {}
-	adaptertest.WantPanic(t, "Middleware needs what stethttp.New returns", func() { stetgin.Middleware(nil) })
-	adaptertest.WantPanic(t, "HandleTx needs what stethttp.NewTx returns", func() { stetgin.HandleTx(nil, h) })
-	adaptertest.WantPanic(t, "HandleTx needs what stethttp.NewTx returns", func() { stetgin.HandleTx(&stethttp.TxMiddleware[*adaptertest.Tx]{}, h) })
+	adaptertest.WantPanic(t, "Middleware needs the result of stethttp.New", func() { stetgin.Middleware(nil) })
+	adaptertest.WantPanic(t, "HandleTx needs the result of stethttp.NewTx", func() { stetgin.HandleTx(nil, h) })
+	adaptertest.WantPanic(t, "HandleTx needs the result of stethttp.NewTx", func() { stetgin.HandleTx(&stethttp.TxMiddleware[*adaptertest.Tx]{}, h) })
 	adaptertest.WantPanic(t, "HandleTx needs a handler", func() { stetgin.HandleTx(b.Tx, nil) })
 }

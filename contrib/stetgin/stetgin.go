@@ -21,7 +21,7 @@ import (
 // NoMethod), it is protected.
 func Middleware(m *stethttp.Middleware) gin.HandlerFunc {
 	if m == nil {
-		panic("stetgin: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
+		panic("stetgin: Middleware needs the result of stethttp.New; for NewTx it is the Middleware in that")
 	}
 	h := protect(m, (*gin.Context).Next)
 	return func(c *gin.Context) {
@@ -41,7 +41,7 @@ func Middleware(m *stethttp.Middleware) gin.HandlerFunc {
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(*gin.Context, T)) gin.HandlerFunc {
 	switch {
 	case m == nil || m.Middleware == nil:
-		panic("stetgin: HandleTx needs what stethttp.NewTx returns")
+		panic("stetgin: HandleTx needs the result of stethttp.NewTx")
 	case h == nil:
 		panic("stetgin: HandleTx needs a handler")
 	}

@@ -54,7 +54,7 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 // call. It must not end the transaction, and must have no effects outside of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
 	if te == nil {
-		return nil, misuse.Errorf("stetgrpc: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("stetgrpc: NewTx needs the result of stet.WithTx")
 	}
 	i, err := New(te.Engine(), o)
 	if err != nil {

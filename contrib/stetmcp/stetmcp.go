@@ -55,7 +55,7 @@ type TxProtector[T any] struct {
 // by AddToolTx have no transaction, and run as New says.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxProtector[T], error) {
 	if te == nil {
-		return nil, misuse.Errorf("stetmcp: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("stetmcp: NewTx needs the result of stet.WithTx")
 	}
 	p, err := New(te.Engine(), o)
 	if err != nil {

@@ -60,7 +60,7 @@ func runNATS(ctx context.Context, s Source, o Options) error {
 	}
 	nc, err := nats.Connect(s.URL, options...)
 	if err != nil {
-		return fmt.Errorf("JetStream cannot be connected to: %w", err)
+		return fmt.Errorf("cannot connect to JetStream: %w", err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)

@@ -100,7 +100,7 @@ func New(engine *stet.Engine, o Options, handle func(context.Context, Delivery) 
 // back, and the next delivery is handled anew.
 func NewTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(context.Context, Tx, Delivery) error) (http.Handler, error) {
 	if te == nil {
-		return nil, misuse.Errorf("webhook: NewTx needs what stet.WithTx makes")
+		return nil, misuse.Errorf("webhook: NewTx needs the result of stet.WithTx")
 	}
 	return newHandler(te.Engine(), o, handle != nil, func(ctx context.Context, op stet.Op, d Delivery) error {
 		_, err := stet.DoTx(ctx, te, op, func(ctx context.Context, tx Tx) (struct{}, error) { return struct{}{}, handle(ctx, tx, d) })

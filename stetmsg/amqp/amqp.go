@@ -212,7 +212,7 @@ func (r *Receiver) session(ctx context.Context, pool *receiver.Pool) (ready bool
 func (r *Receiver) handle(ctx context.Context, d *delivery) {
 	if d.worn() {
 		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this delivery is not a try
-			r.consumer.Log().ErrorContext(ctx, "stetmsg/amqp: a message that was returned often is not replaced by a copy; it will be delivered again", slog.Any("error", err))
+			r.consumer.Log().ErrorContext(ctx, "stetmsg/amqp: a message with many deliveries was not replaced by a copy; it will be delivered again", slog.Any("error", err))
 		}
 		return
 	}

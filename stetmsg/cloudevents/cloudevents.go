@@ -127,7 +127,7 @@ func parse(e stetmsg.Envelope) (ev event, err error) {
 	}
 	switch {
 	case !strings.HasPrefix(ev.SpecVersion, "1."):
-		return ev, fmt.Errorf("specversion is %q; known is 1.x", ev.SpecVersion)
+		return ev, fmt.Errorf("specversion is %q; only 1.x is supported", ev.SpecVersion)
 	case ev.ID == "" || ev.Source == "" || ev.Type == "":
 		return ev, errors.New("an event needs an id, a source and a type, none of them empty")
 	}

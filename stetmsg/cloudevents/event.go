@@ -85,7 +85,7 @@ func (ev *event) whole(body []byte) (all Event, err error) {
 		case name == "data" || name == "data_base64" || name == "datacontenttype":
 			continue
 		case !named(name):
-			return all, fmt.Errorf("the attribute name %.40q has other characters than a to z and 0 to 9", name)
+			return all, fmt.Errorf("the attribute name %.40q must have only characters a to z and 0 to 9", name)
 		}
 		switch v.Kind() {
 		case 'n': // as if it were not there

@@ -293,7 +293,7 @@ func (h *receiver) read(w http.ResponseWriter, r *http.Request) (d delivery, sta
 		}
 	}
 	if t := mediaType(contentType); strings.HasPrefix(t, "application/cloudevents") && t != MediaType && t != BatchMediaType {
-		return d, http.StatusUnsupportedMediaType, fmt.Errorf("the format %.60q is not known; known are %s and %s", t, MediaType, BatchMediaType)
+		return d, http.StatusUnsupportedMediaType, fmt.Errorf("the format %.60q is not supported; send %s or %s", t, MediaType, BatchMediaType)
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" {
 		w.Header().Set("Accept-Encoding", "identity")

@@ -295,7 +295,7 @@ func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
-	s.r.consumer.Log().WarnContext(s.ctx, "stetmsg/jetstream: the subscription", slog.Any("error", err))
+	s.r.consumer.Log().WarnContext(s.ctx, "stetmsg/jetstream: the subscription has an error", slog.Any("error", err))
 }
 
 // delivery is a message in flight.

@@ -101,7 +101,7 @@ func Check(m stet.Message) error {
 func subject(name string) error {
 	for token := range strings.SplitSeq(name, ".") {
 		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, unicode.IsSpace) {
-			return misuse.Errorf("stetmsg/jetstream: Message.To is %.300q; a subject's parts between dots are not empty, and without spaces and wildcards", name)
+			return misuse.Errorf("stetmsg/jetstream: Message.To is %.300q; the parts of a subject between dots must not be empty, nor have spaces or wildcards", name)
 		}
 	}
 	return nil

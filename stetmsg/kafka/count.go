@@ -110,7 +110,7 @@ func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {
 		if err == nil {
 			return n, true
 		}
-		pause.Wait(w.ctx, w.r.consumer.Log(), fmt.Errorf("stetmsg/kafka: the begin of a record cannot be committed: %w", err))
+		pause.Wait(w.ctx, w.r.consumer.Log(), fmt.Errorf("stetmsg/kafka: the start of a record cannot be committed: %w", err))
 	}
 	return 0, false
 }

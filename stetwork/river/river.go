@@ -78,7 +78,7 @@ func (a Args) item() (stet.Item, error) {
 // should not be above w's Concurrency: the others would wait.
 func AddWorker(workers *river.Workers, w *stetwork.Worker) error {
 	if workers == nil || w == nil {
-		return misuse.Errorf("stetwork/river: AddWorker needs River's workers, of river.NewWorkers, and a worker, of stetwork.New")
+		return misuse.Errorf("stetwork/river: AddWorker needs the workers of river.NewWorkers and a worker of stetwork.New")
 	}
 	return river.AddWorkerSafely(workers, &worker{w: w})
 }
