@@ -52,7 +52,7 @@ func (h *host) close() (err error) {
 func (h *host) serve(cmd *cobra.Command) (err error) {
 	ctx, c := cmd.Context(), h.config
 	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	logUnasked(h.log, c.Upstream.URL)
+	logUnsolicited(h.log, c.Upstream.URL)
 	hup := make(chan os.Signal, 1) // before anything listens: until then a SIGHUP ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -197,7 +197,7 @@ func (h *host) reload() error {
 		return err
 	}
 	use()
-	logUnasked(h.log, c.Upstream.URL)
+	logUnsolicited(h.log, c.Upstream.URL)
 	h.config = c
 	return nil
 }

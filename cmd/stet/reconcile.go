@@ -56,7 +56,7 @@ func reconcileOnce(cmd *cobra.Command, c *proxy.Config, out format, dryRun bool,
 		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 		defer cancel()
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-		logUnasked(log, c.Upstream.URL)
+		logUnsolicited(log, c.Upstream.URL)
 		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log})})
 		over := errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && cmd.Context().Err() == nil
 		if over {

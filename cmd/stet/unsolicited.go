@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// unasked is the output of package log. Only there does net/http report an unsolicited response,
+// unsolicitedLog is the output of package log. Only there does net/http report an unsolicited response,
 // with its content: for example the rest of a response whose length was wrong.
-type unasked struct {
+type unsolicitedLog struct {
 	log      *slog.Logger
 	upstream string
 }
 
-// logUnasked directs package log and slog's default to l, without the content of unsolicited
+// logUnsolicited directs package log and slog's default to l, without the content of unsolicited
 // responses. upstream is the service's URL.
-func logUnasked(l *slog.Logger, upstream string) {
+func logUnsolicited(l *slog.Logger, upstream string) {
 	slog.SetDefault(l) // which sets the output of package log
-	log.SetOutput(unasked{l, upstream})
+	log.SetOutput(unsolicitedLog{l, upstream})
 }
 
 // Write implements io.Writer.
-func (u unasked) Write(p []byte) (int, error) {
+func (u unsolicitedLog) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("HTTP channel starting with ")) {
 		u.log.Warn("unsolicited response: the service, or another server that the proxy asks, sent more than was requested. The connection was closed; the content is not shown",
 			slog.String("upstream", u.upstream))
