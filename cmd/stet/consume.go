@@ -10,7 +10,7 @@ import (
 )
 
 func newConsume() *cobra.Command {
-	return newAside("consume", "Hand messages of a broker to the service, each once", `consume receives messages of RabbitMQ, NATS JetStream, Kafka or SQS and POSTs each
+	return newAside("consume", "Send messages of a broker to the service, each once", `consume receives messages of RabbitMQ, NATS JetStream, Kafka or SQS and POSTs each
 of them to the service, once. A message is acknowledged after its outcome is stored;
 if the service refuses it, it becomes a dead letter, with the reason. While the service
 cannot be reached, messages wait and use no attempts.

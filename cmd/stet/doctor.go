@@ -28,7 +28,7 @@ func newDoctor() *cobra.Command {
 	var scratch bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine a store: can it keep the promises?",
+		Short: "Check whether a store can keep the promises",
 		Long: `doctor connects to a store and checks its tables, its clock, its durability
 settings, and whether expired records are removed. Then it claims, settles and
 replays an operation of its own, unless --read-only.
@@ -44,7 +44,7 @@ The exit status is 1 if anything is wrong.`,
 		},
 	}
 	f.add(cmd, cmd.Flags())
-	cmd.Flags().BoolVar(&scratch, "read-only", false, "leave the operation on a scratch key out")
+	cmd.Flags().BoolVar(&scratch, "read-only", false, "do not run the operation on a scratch key")
 	return cmd
 }
 

@@ -38,10 +38,10 @@ func newKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "List and show operations, and resolve unknown outcomes",
-		Long: `Name an operation by its key and --scope, which never leave this program, or by
---id, its digest, as ls and the logs show it. A change needs a --reason, is made
-only if the record has not changed since it was shown, and is audited (who, when,
-why, from, to): to --audit, or by the process at --admin.`,
+		Long: `Give the key and --scope of an operation, or its digest with --id, as ls and the logs
+show it. This program sends only the digest. A change needs a --reason. It fails if
+the record has changed since it was shown. A line of the audit has who, when, why,
+from and to: in --audit, or in the audit of the process at --admin.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -56,7 +56,7 @@ why, from, to): to --audit, or by the process at --admin.`,
 
 // name adds the flags that name one operation.
 func (k *keys) name(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&k.scope, "scope", "", "scope of the key, as the service has it")
+	cmd.Flags().StringVar(&k.scope, "scope", "", "scope of the key, as in the service")
 	cmd.Flags().StringVar(&k.id, "id", "", "digest of the operation, instead of a key and --scope")
 }
 
@@ -163,11 +163,11 @@ func (k *keys) newList() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&states, "state", nil, "only these: "+strings.Join(admin.States(), ", "))
-	f.StringVar(&scope, "scope", "", "only those of this scope")
-	f.DurationVar(&q.OlderThan, "older", 0, "only those claimed longer ago, like 10m")
-	f.DurationVar(&q.NewerThan, "newer", 0, "only those claimed since then")
-	f.IntVar(&limit, "limit", store.DefaultBrowse, fmt.Sprintf("how many at most, 1 to %d", maxList))
+	f.StringSliceVar(&states, "state", nil, "only these states: "+strings.Join(admin.States(), ", "))
+	f.StringVar(&scope, "scope", "", "only operations of this scope")
+	f.DurationVar(&q.OlderThan, "older", 0, "only operations claimed longer ago than this, like 10m")
+	f.DurationVar(&q.NewerThan, "newer", 0, "only operations claimed within this time, like 1h")
+	f.IntVar(&limit, "limit", store.DefaultBrowse, fmt.Sprintf("at most this many, 1 to %d", maxList))
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.States(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -65,9 +65,9 @@ func (k *keys) encryption() (o stet.Encryption, known bool, err error) {
 func (c *change) flags(cmd *cobra.Command) {
 	c.name(cmd)
 	f := cmd.Flags()
-	f.StringVar(&c.reason, "reason", "", "why; required, for the audit")
+	f.StringVar(&c.reason, "reason", "", "the reason, for the audit; required")
 	f.StringVar(&c.audit, "audit", "", "file of the audit (default: the standard error)")
-	f.StringVar(&c.actor, "actor", "", "who decides (default: the user of this process, on this host)")
+	f.StringVar(&c.actor, "actor", "", "name for the audit (default: the user of this process, on this host)")
 	f.BoolVar(&c.dryRun, "dry-run", false, "print the change without making it")
 	f.BoolVar(&c.yes, "yes", false, "do not ask")
 	_ = cmd.MarkFlagFilename("audit")
@@ -83,8 +83,9 @@ func (k *keys) newResolve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as OUTCOME --reason WHY",
 		Short: "Record the outcome of an expired run: completed, failed or not-executed",
-		Long:  `Check what happened first. Retries get the response of --status, or a 410 without one.`,
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Check first whether the operation happened. Retries get the response of --status, or
+a 410 without --status.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as != "completed" && as != "failed" && as != "not-executed" {
 				return usage{fmt.Errorf("--as is %q; give it completed, failed or not-executed", as)}
@@ -103,11 +104,11 @@ func (k *keys) newResolve() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&as, "as", "", "completed, failed or not-executed")
 	f.IntVar(&status, "status", 0, "status of the response that retries get")
-	f.StringVar(&body, "body-file", "", "file with its content")
-	f.StringArrayVar(&header, "header", nil, `field of its header, like "Content-Type: application/json"`)
+	f.StringVar(&body, "body-file", "", "file with the content of the response")
+	f.StringArrayVar(&header, "header", nil, `header field of the response, like "Content-Type: application/json"`)
 	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: as --config or --encryption-keys says)")
 	c.retention(cmd, "how long the response is kept, as in the service's policy")
-	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key is known after it was executed")
+	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key does not run again")
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions([]string{"completed", "failed", "not-executed"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -115,7 +116,7 @@ func (k *keys) newResolve() *cobra.Command {
 // retention adds the flags for the retention of the changed record.
 func (c *change) retention(cmd *cobra.Command, what string) {
 	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, what)
-	cmd.Flags().StringVar(&c.class, "class", "", "instead, with --admin: the service's class or route, whose policy says so")
+	cmd.Flags().StringVar(&c.class, "class", "", "with --admin, instead of times: the class or route whose policy has them")
 }
 
 // parseResponse returns the response that the flags of resolve give, if any.
@@ -148,7 +149,7 @@ func (k *keys) newRelease() *cobra.Command {
 	c := &change{keys: k}
 	cmd := &cobra.Command{
 		Use:   "release [KEY] --reason WHY",
-		Short: "Let an expired run's operation run again; resolve --as not-executed",
+		Short: "Allow the operation of an expired run to run again (resolve --as not-executed)",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep.Tombstone = c.keep.Result // an operation that was not executed leaves no tombstone
@@ -156,7 +157,7 @@ func (k *keys) newRelease() *cobra.Command {
 		},
 	}
 	c.flags(cmd)
-	c.retention(cmd, "how long a retry may take to come, as in the service's policy")
+	c.retention(cmd, "how long a retry of the key is expected, as in the service's policy")
 	return cmd
 }
 
@@ -164,7 +165,7 @@ func (k *keys) newExpire() *cobra.Command {
 	c := &change{keys: k}
 	cmd := &cobra.Command{
 		Use:   "expire [KEY] --reason WHY",
-		Short: "Remove the stored result, or a damaged record; the operation still never runs again",
+		Short: "Remove the stored result, or a damaged record; the operation does not run again",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep = store.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used

@@ -41,7 +41,7 @@ be seen in the list of processes; in the environment or a file it cannot.`,
 	f := cmd.PersistentFlags()
 	m.shown(f, "store.url", "database (default $"+strings.Join(urlVariables, ", $")+"); more: 'stet help store'")
 	m.shown(f, "store.schema", "schema of the tables (default stet)")
-	m.shown(f, "store.table", "table of records; other names begin so (default records)")
+	m.shown(f, "store.table", "table of records, and prefix of other names (default records)")
 	m.addStore(f)
 	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
 	return cmd

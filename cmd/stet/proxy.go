@@ -33,7 +33,7 @@ func newProxy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy --upstream URL",
 		Short: "Protect an HTTP service in any language",
-		Long: `proxy stands in front of an HTTP service. Requests with an Idempotency-Key are
+		Long: `proxy runs in front of an HTTP service. Requests with an Idempotency-Key are
 executed once, and every retry gets the same response. Nothing is sent twice.
 
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account

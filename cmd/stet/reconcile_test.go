@@ -203,7 +203,7 @@ func TestReconcileExplainsErrors(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"which configuration?":    {"reconcile"},
-		"--for must be positive":    {"reconcile", "--config", file, "--for", "0s"},
+		"--for must be positive":  {"reconcile", "--config", file, "--for", "0s"},
 		"there is no file":        {"reconcile", "--config", file},
 		"unknown command \"now\"": {"reconcile", "now"},
 	} {

@@ -59,7 +59,7 @@ func TestSweepExplainsErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.db")
 	for want, args := range map[string][]string{
 		"there is no file":               {"sweep", "--store", missing},
-		"--for must be positive":           {"sweep", "--store", "memory", "--for", "0s"},
+		"--for must be positive":         {"sweep", "--store", "memory", "--for", "0s"},
 		"unknown flag: --namespace":      {"sweep", "--store", "memory", "--namespace", "x"},
 		"unknown command \"now\"":        {"sweep", "now"},
 		"there is no store for mysql://": {"sweep", "--store", "mysql://x"},

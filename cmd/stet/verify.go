@@ -24,18 +24,18 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify --url URL",
 		Short: "Examine how any HTTP service treats an Idempotency-Key",
-		Long: `verify sends duplicates, concurrent ones, other payloads and malformed keys to an
-operation of an HTTP service, which need not use stet. It reports point by point
-how the service follows draft-ietf-httpapi-idempotency-key-header-07 and what
-clients rely on. It executes the operation some forty times: use a test system.
+		Long: `verify sends duplicates, concurrent requests, other payloads and malformed keys to an
+operation of an HTTP service, which need not use stet. It reports for each
+point whether the service follows draft-ietf-httpapi-idempotency-key-header-07, or
+the behaviour that clients rely on. It executes the operation some forty times: use a test system.
 
 Each point sends an operation of its own. In a body, {{unique}} is replaced by a new
 value for each, for services that refuse a known payload; the default bodies have it
 as their reference. A point that needs a successful request is skipped if there is
 none.
 
-With --probe it listens there itself and counts what arrives: let the service
-under test (a proxy, a gateway) forward to that address.
+With --probe it listens on that address and counts requests: let the service
+under test (a proxy, a gateway) forward to it.
 
 The exit status is 1 if a point fails.`,
 		Example: `  stet verify --url http://127.0.0.1:8080/v1/payments -H 'Authorization: Bearer test'
@@ -60,10 +60,10 @@ The exit status is 1 if a point fails.`,
 	f.StringVar(&o.URL, "url", "", "the operation's URL")
 	f.StringVar(&o.Method, "method", http.MethodPost, "its method")
 	f.StringVar(&o.Body, "body", "", "body of a request that succeeds, perhaps with {{unique}} in it (default a small JSON object)")
-	f.StringVar(&o.Other, "other-body", "", "body of another one, in the same form")
+	f.StringVar(&o.Other, "other-body", "", "body of another request, in the same form")
 	f.StringVar(&o.Key, "key-header", "Idempotency-Key", "name of the key's header")
 	f.StringArrayVarP(&headers, "header", "H", nil, "header of all requests, 'Name: value'; may be repeated")
-	f.StringVar(&probe, "probe", "", "address to listen on and count what arrives there")
+	f.StringVar(&probe, "probe", "", "address to listen on, and to count requests")
 	out.add(cmd, f)
 	return cmd
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func newWorker() *cobra.Command {
-	return newAside("worker", "Hand accepted operations to the service", `worker hands the operations that 'stet proxy' has accepted (async: on a route) to the
+	return newAside("worker", "Send accepted operations to the service", `worker sends the operations that 'stet proxy' has accepted (async: on a route) to the
 service, beside the proxy or on other machines. It reads the same configuration, and
 any number may run on one store. 'stet proxy' does this by itself, unless its
 configuration says worker: elsewhere.

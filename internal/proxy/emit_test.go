@@ -223,7 +223,9 @@ func TestRefusedMessageWaitsForATargetThatNamesItsDestination(t *testing.T) {
 	s, h := emitting(t), newHook(t)
 	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{to: '*', by: "+h.URL+"}"), proxy.Options{Parts: proxy.Relay})
 	f.post("k", "paid")
-	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), `messages wait for a destination without a target`) })
+	stettest.Eventually(t, "the log says so", func() bool {
+		return strings.Contains(f.log.String(), `messages wait for a destination without a target`)
+	})
 	if all := h.taken(); len(all) != 0 {
 		t.Errorf("sent was %v", all)
 	}
@@ -301,7 +303,9 @@ func TestMessagesWithoutATargetWaitForOne(t *testing.T) {
 	if err := f.reload(relaying(s.URL, "", "{to: b, by: "+h.URL+"}")); err != nil {
 		t.Fatal(err)
 	}
-	stettest.Eventually(t, "the log says so", func() bool { return strings.Contains(f.log.String(), "messages wait for a destination without a target") })
+	stettest.Eventually(t, "the log says so", func() bool {
+		return strings.Contains(f.log.String(), "messages wait for a destination without a target")
+	})
 	if err := f.reload(relaying(s.URL, "", "{to: 'a*', by: "+h.URL+"}")); err != nil {
 		t.Fatal(err)
 	}
