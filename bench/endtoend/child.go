@@ -62,6 +62,11 @@ func beService(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
+	return serveUntil(ctx, h)
+}
+
+// serveUntil serves until the context ends, and says the address.
+func serveUntil(ctx context.Context, h handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is this machine
 	if err != nil {
 		return err

@@ -40,6 +40,13 @@ type settings struct {
 
 func main() {
 	child.Main(childEnv, work)
+	child.Main(behindEnv, serveBehind)
+	if len(os.Args) > 1 && os.Args[1] == "sidecar" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		err := mainSidecar(ctx, os.Args[2:])
+		stop()
+		exit(err)
+	}
 	s := settings{compare: contenders, load: loadAverage()}
 	flag.DurationVar(&s.each, "each", 400*time.Millisecond, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds that count")
@@ -60,10 +67,15 @@ func main() {
 		}
 	}
 	stop()
+	exit(err)
+}
+
+func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "endtoend:", err)
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 func (s *settings) parse(trips, callers, compare string) error {
