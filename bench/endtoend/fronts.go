@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stet-go/stet/internal/child"
 )
 
 // front is a process between the callers and a service: nginx, or the sidecar.
@@ -32,8 +37,8 @@ func freeAddr() (string, error) {
 }
 
 // startFront starts a program that listens on addr, and returns when it accepts connections.
-func startFront(ctx context.Context, addr, program string, args ...string) (*front, error) {
-	f := &front{addr: addr, cmd: exec.Command(program, args...), done: make(chan struct{})} //nolint:noctx,gosec // stop ends it
+func startFront(ctx context.Context, addr string, cmd *exec.Cmd) (*front, error) {
+	f := &front{addr: addr, cmd: cmd, done: make(chan struct{})}
 	f.cmd.Stdout, f.cmd.Stderr = &f.said, &f.said
 	if err := f.cmd.Start(); err != nil {
 		return nil, err
@@ -49,7 +54,7 @@ func startFront(ctx context.Context, addr, program string, args ...string) (*fro
 		}
 		select {
 		case <-f.done:
-			return nil, fmt.Errorf("%s has ended: %s", program, f.said.String())
+			return nil, fmt.Errorf("%s has ended: %s", cmd, f.said.String())
 		case <-ctx.Done():
 			f.stop()
 			return nil, context.Cause(ctx)
@@ -57,7 +62,7 @@ func startFront(ctx context.Context, addr, program string, args ...string) (*fro
 		}
 	}
 	f.stop()
-	return nil, fmt.Errorf("%s does not listen on %s: %s", program, addr, f.said.String())
+	return nil, fmt.Errorf("%s does not listen on %s: %s", cmd, addr, f.said.String())
 }
 
 // pids are the process and its children, which are nginx's workers.
@@ -134,7 +139,7 @@ func startNginx(ctx context.Context, files, service string) (*front, error) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, nginxConfig, dir, service, addr), 0o600); err != nil {
 		return nil, err
 	}
-	return startFront(ctx, addr, program, "-p", dir, "-c", file, "-e", "stderr")
+	return startFront(ctx, addr, exec.Command(program, "-p", dir, "-c", file, "-e", "stderr")) //nolint:noctx,gosec // stop ends it
 }
 
 // buildStet builds cmd/stet in its own module, and returns its path.
@@ -164,5 +169,53 @@ func startStet(ctx context.Context, program, files, store, service, more string)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return startFront(ctx, addr, program, "proxy", "--config", file)
+	return startFront(ctx, addr, exec.Command(program, "proxy", "--config", file)) //nolint:noctx,gosec // stop ends it
+}
+
+// startGo starts a reverse proxy of Go's standard library before a service.
+func startGo(ctx context.Context, service string) (*front, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	command, err := child.Order(forwardEnv, forward{addr, service})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self) //nolint:noctx // stop ends it
+	cmd.Env = append(os.Environ(), command.Env...)
+	if _, err := cmd.StdinPipe(); err != nil { // the child ends with it
+		return nil, err
+	}
+	return startFront(ctx, addr, cmd)
+}
+
+// forwardEnv has the order of a reverse proxy of Go's standard library.
+const forwardEnv = "STET_BENCH_ENDTOEND_FORWARD"
+
+type forward struct{ Addr, Service string }
+
+// serveForward forwards requests until the context ends.
+func serveForward(ctx context.Context, o forward) error {
+	l, err := net.Listen("tcp", o.Addr) //nolint:noctx // it is this machine
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{MaxIdleConnsPerHost: connections}
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: o.Service})
+		r.SetXForwarded()
+	}}
+	ended := make(chan error, 1)
+	go func() { ended <- (&http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}).Serve(l) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-ended:
+		return err
+	}
 }

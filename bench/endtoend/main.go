@@ -41,6 +41,7 @@ type settings struct {
 func main() {
 	child.Main(childEnv, work)
 	child.Main(behindEnv, serveBehind)
+	child.Main(forwardEnv, serveForward)
 	if len(os.Args) > 1 && os.Args[1] == "sidecar" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		err := mainSidecar(ctx, os.Args[2:])

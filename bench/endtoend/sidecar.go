@@ -40,6 +40,9 @@ var ways = []way{
 	{name: "nginx", says: "nginx", kind: paying, front: func(ctx context.Context, s *sidecarPlace, service string) (*front, error) {
 		return startNginx(ctx, s.files, service)
 	}},
+	{name: "go", says: "Go's httputil.ReverseProxy", kind: paying, front: func(ctx context.Context, s *sidecarPlace, service string) (*front, error) {
+		return startGo(ctx, service)
+	}},
 	{name: "lease", says: "stet proxy", ours: true, kind: paying, front: func(ctx context.Context, s *sidecarPlace, service string) (*front, error) {
 		return startStet(ctx, s.stet, s.files, s.postgres.URL(s.database), service, "")
 	}},
