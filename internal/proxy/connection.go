@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +29,9 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := s.Transport.RoundTrip(r)
 	for n := 1; err != nil && n < maxSpent && r.Context().Err() == nil && t.unwritten(); n++ {
 		again := r.WithContext(r.Context()) // a copy
-		if !t.empty {
+		if t.small != nil {
+			again.Body = io.NopCloser(bytes.NewReader(t.small))
+		} else if !t.empty {
 			next := sent.next()
 			if next == nil {
 				break
@@ -57,7 +60,7 @@ type content struct {
 // sendable returns the request with a content that another try can send. A request whose content the
 // transport can rewind needs none.
 func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
-	if t.empty || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
+	if t.empty || t.small != nil || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
 		return r, nil
 	}
 	c := &content{body: r.Body}

@@ -164,18 +164,18 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 			out.Header.Del(name)
 		}
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
-		switch t := tripOf(out.Context()); {
-		case t == nil:
+		t := tripOf(out.Context())
+		switch {
 		case t.job:
 			maps.Copy(out.Header, t.own)
 		case t.route.Settles == settlesService:
 			out.Header[HeaderClaim] = pr.In.Header[HeaderClaim]
 		}
+		once(out)
+		t.together(out)
+	} else if !safe(out.Method) {
+		once(out)
 	}
-	if run == nil && safe(out.Method) {
-		return
-	}
-	once(out)
 }
 
 // safe reports whether a method is safe (RFC 9110, section 9.2.1).

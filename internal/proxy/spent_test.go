@@ -5,12 +5,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	memorystore "github.com/stet-go/stet/store/memory"
 )
 
 // A request that has got a spent connection is sent on another, once.
@@ -41,6 +45,7 @@ func TestRequestIsNotWrittenToASpentConnection(t *testing.T) {
 		tr := &trip{}
 		r = r.WithContext(tr.context(r.Context()))
 		once(r)
+		tr.together(r)
 		res, err := to.RoundTrip(r)
 		return res, tr, err
 	}
@@ -161,5 +166,40 @@ func TestContentIsOfOneTry(t *testing.T) {
 	}
 	if second.next() != nil {
 		t.Error("bytes that were read go to another try")
+	}
+}
+
+func TestSmallContentIsSentWithTheHeader(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(content)
+	}))
+	defer srv.Close()
+	c, err := Parse("stet.yaml", strings.NewReader("upstream: {url: "+srv.URL+"}\nscope: single-tenant\n"), os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(memorystore.New(memorystore.Options{}), c, Options{ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var conn *countedConn
+	to := p.current().transport
+	dial := to.DialContext
+	to.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		conn, _ = c.(*countedConn)
+		return c, err
+	}
+	for content, once := range map[string]bool{"{}": true, strings.Repeat("x", 64<<10): false} {
+		to.CloseIdleConnections()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(content))
+		r.Header.Set("Idempotency-Key", content[:1])
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, r)
+		if n := conn.written.Load(); w.Body.String() != content || (n == 1) != once {
+			t.Errorf("%d bytes: %d, with %d writes to the service", len(content), w.Code, n)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -87,7 +88,8 @@ type trip struct {
 	turn   int64 // its own of that connection
 	reused bool  // which had been used
 
-	empty bool // the request has no content
+	empty bool   // the request has no content
+	small []byte // its content, if it is sent in one write with the header
 
 	unread atomic.Bool // the response's content broke off
 	undone bool        // the response says that nothing was executed
@@ -160,4 +162,19 @@ func once(r *http.Request) {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
 		r.Header["content-length"] = []string{"0"}
 	}
+}
+
+// maxSmall is the greatest content that is sent in one write with the header.
+const maxSmall = 4 << 10
+
+// together makes the transport send a small content, which is in memory, in one write with the
+// header. The transport does so with a bytes.Reader only. It cannot rewind it without GetBody.
+func (t *trip) together(r *http.Request) {
+	if t.empty || r.ContentLength <= 0 || r.ContentLength > maxSmall {
+		return
+	}
+	b := make([]byte, r.ContentLength)
+	n, _ := io.ReadFull(r.Body, b) // the transport fails if it is short
+	t.small = b[:n]
+	r.Body = io.NopCloser(bytes.NewReader(t.small))
 }
