@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A write may wait for a standby for as long as that is away, and must not be cancelled
@@ -29,6 +31,9 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	c, err := s.own.Acquire(ctx)
 	if err != nil {
 		return err
+	}
+	if !s.replicated.Load() {
+		return s.writeAlone(ctx, c, calls)
 	}
 	var caller presence
 	calls = caller.guard(calls)
@@ -55,6 +60,22 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 		s.outwait(done, end)
 	}()
 	return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
+}
+
+// writeAlone executes calls that write on a server whose commits wait for no standby. It answers
+// at once, or its connection is dead. A standby can have been configured since the store has
+// looked: after a write that was not answered, the next ones are those of such a server.
+func (s *Store) writeAlone(ctx context.Context, c *pgxpool.Conn, calls []call) error {
+	defer giveBack(c)
+	err := s.send(ctx, c, calls...)
+	if noticed(c.Conn().PgConn()) && err == nil {
+		err = waitsThere(ctx, c.Conn().PgConn())
+	}
+	if err != nil && ctx.Err() != nil {
+		s.replicated.Store(true)
+		return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
+	}
+	return err
 }
 
 // outwait waits until a write is done. If the server says that nothing waits for a

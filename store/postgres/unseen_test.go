@@ -254,15 +254,17 @@ func TestLateWritesOfAUserUnderARoleAreWaitedFor(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	c.configure(t, "absent")
-	for waits := 0; waits == 0; { // until the standby is connected
+	waiting := 0
+	for s.late.Load() == 0 { // until commits wait, and the store knows: its first write that waits is not late
 		ctx, cancel := context.WithCancel(t.Context())
 		claimed := make(chan struct{})
 		go func() {
 			defer close(claimed)
 			_, _ = s.Claim(ctx, request(time.Now().String()))
 		}()
-		for done := false; !done && waits == 0; {
-			if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&waits); err != nil {
+		before := waiting
+		for done := false; !done && waiting == before; {
+			if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&waiting); err != nil {
 				t.Fatal(err)
 			}
 			select {
