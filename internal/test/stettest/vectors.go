@@ -29,6 +29,21 @@ type Vectors struct {
 		Fingerprint    string
 		Canonical      bool
 	}
+	// Locks are arguments of stet_begin_raw and stet_settle_raw, Heads stored header fields.
+	Locks []struct {
+		Namespace, Scope, Key, Schema, Table string
+		Fingerprint                          Hex
+		ID                                   string
+		ScopeDigest                          string `json:"scope_digest"`
+		RunLock                              string `json:"run_lock"`
+		WaitLock                             string `json:"wait_lock"`
+		PrintLock                            int32  `json:"print_lock"`
+		Print                                int32
+	}
+	Heads []struct {
+		Fields [][2]string
+		Head   Hex
+	}
 }
 
 // Hex are bytes that are in hexadecimal in a file; none are not nil, which SQL would take for NULL.
@@ -67,9 +82,9 @@ func ReadVectors(t testing.TB) (v Vectors) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		t.Fatal(err)
 	}
-	if len(v.Fingerprints) < 5 || len(v.IDs) < 5 || len(v.Claims) < 3 || len(v.Canonical) < 30 || len(v.Requests) < 15 {
-		t.Fatalf("docs/vectors.json has %d fingerprints, %d IDs, %d claims, %d canonical bodies and %d requests; want 5, 5, 3, 30 and 15 at least",
-			len(v.Fingerprints), len(v.IDs), len(v.Claims), len(v.Canonical), len(v.Requests))
+	if len(v.Fingerprints) < 5 || len(v.IDs) < 5 || len(v.Claims) < 3 || len(v.Canonical) < 30 || len(v.Requests) < 15 || len(v.Locks) < 6 || len(v.Heads) < 7 {
+		t.Fatalf("docs/vectors.json has %d fingerprints, %d IDs, %d claims, %d canonical bodies, %d requests, %d locks and %d heads; want 5, 5, 3, 30, 15, 6 and 7 at least",
+			len(v.Fingerprints), len(v.IDs), len(v.Claims), len(v.Canonical), len(v.Requests), len(v.Locks), len(v.Heads))
 	}
 	return v
 }
