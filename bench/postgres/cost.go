@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,10 +18,11 @@ type meter struct {
 	server *rig.PostgresServer
 }
 
-// cost is the server's, so far.
+// cost is what was used so far.
 type cost struct {
-	cpu float64 // microseconds
-	wal float64 // bytes
+	cpu    float64 // microseconds of the server
+	client float64 // microseconds of this process
+	wal    float64 // bytes
 }
 
 func (m *meter) read(ctx context.Context) (c cost, err error) {
@@ -28,12 +30,16 @@ func (m *meter) read(ctx context.Context) (c cost, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.cpu = float64(used) / float64(time.Microsecond)
+	own, err := cpu.Used(os.Getpid())
+	if err != nil {
+		return c, err
+	}
+	c.cpu, c.client = float64(used)/float64(time.Microsecond), float64(own)/float64(time.Microsecond)
 	err = m.pool.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8").Scan(&c.wal)
 	return c, err
 }
 
 // each is the cost of one of n operations between a and b.
 func (a cost) each(b cost, n int) cost {
-	return cost{(b.cpu - a.cpu) / float64(n), (b.wal - a.wal) / float64(n)}
+	return cost{(b.cpu - a.cpu) / float64(n), (b.client - a.client) / float64(n), (b.wal - a.wal) / float64(n)}
 }

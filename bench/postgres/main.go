@@ -1,7 +1,7 @@
 // Command postgres measures, side by side on one private PostgreSQL server with
 // default durability: claim + settle of 1 KB as commonly written by hand and in
-// stet's lease mode, an application's bare transaction and the same through
-// stet's transactional mode, and replays, also from a cache in front of the store.
+// stet's lease mode; an application's transaction bare, with a table by hand, and
+// through stet's transactional mode; and replays, also from a cache in front of the store.
 package main
 
 import (
@@ -32,6 +32,7 @@ var (
 	each   = flag.Duration("each", time.Second, "how long one measurement takes")
 	n      = flag.Int("rounds", 3, "rounds")
 	levels = flag.String("callers", "1,16,64,256", "numbers of concurrent callers")
+	only   = flag.String("only", "", "measure only these contenders, by their letters: cdgij for transactions; empty: all")
 )
 
 const (
@@ -75,7 +76,7 @@ func run(ctx context.Context) (err error) {
 	if err := postgres.Migrate(ctx, pool, postgres.Options{}); err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, tables); err != nil {
+	if _, err := pool.Exec(ctx, tables+handTable); err != nil {
 		return err
 	}
 	store, err := postgres.New(ctx, pool, postgres.Options{})
@@ -105,7 +106,7 @@ func run(ctx context.Context) (err error) {
 
 // figures are the printed costs, by contender.
 var figures = map[string]string{"a' insert + update": "plain", "b stet, lease": "lease", "c bare transaction": "bare", "d stet, transaction": "tx",
-	"e replay": "replay", "g replay in RunTx": "tx_replay"}
+	"e replay": "replay", "g replay in RunTx": "tx_replay", "i transaction by hand": "hand", "j replay by hand": "hand_replay"}
 
 func collect(all []cost, of func(cost) float64) (values []float64) {
 	for _, c := range all {
@@ -137,19 +138,43 @@ func request() store.ClaimRequest {
 	return store.ClaimRequest{ID: store.Digest("bench", "s", stet.NewKey()), Owner: store.NewOwner(), Lease: 30 * time.Second}
 }
 
-func (b *bench) level(ctx context.Context, callers int) error {
-	contenders := []struct {
-		name string
-		op   func(context.Context) error
-	}{
+// contender is one of the ways that are compared.
+type contender struct {
+	name string
+	op   func(context.Context) error
+}
+
+func (b *bench) contenders() (chosen []contender) {
+	for _, c := range []contender{
 		{"a common pattern", b.common}, {"a' insert + update", b.plain}, {"b stet, lease", b.lease},
-		{"c bare transaction", b.bare}, {"d stet, transaction", b.transaction}, {"e replay", b.replay}, {"f replay, cached", b.cachedReplay},
-		{"g replay in RunTx", b.replayTx},
+		{"c bare transaction", b.bare}, {"d stet, transaction", b.transaction}, {"i transaction by hand", b.hand},
+		{"e replay", b.replay}, {"f replay, cached", b.cachedReplay}, {"g replay in RunTx", b.replayTx}, {"j replay by hand", b.replayHand},
+	} {
+		if *only == "" || strings.Contains(*only, c.name[:1]) {
+			chosen = append(chosen, c)
+		}
 	}
+	return chosen
+}
+
+// ratios are the printed ratios of rates.
+var ratios = []struct{ figure, of, to, unit string }{
+	{"lease_ratio", "b stet, lease", "a common pattern", "x common pattern"},
+	{"lease_plain_ratio", "b stet, lease", "a' insert + update", "x plain insert + update"},
+	{"tx_ratio", "d stet, transaction", "c bare transaction", "x bare transaction"},
+	{"tx_hand_ratio", "d stet, transaction", "i transaction by hand", "x transaction by hand"},
+	{"replays_ratio", "e replay", bareReads, "x bare reads by = ANY"},
+	{"replays_cached_ratio", "f replay, cached", "e replay", "x uncached"},
+	{"tx_replays_hand_ratio", "g replay in RunTx", "j replay by hand", "x replay by hand"},
+}
+
+const bareReads = "h bare reads"
+
+func (b *bench) level(ctx context.Context, callers int) error {
 	latency := make(map[string][]time.Duration)
 	costs := make(map[string][]cost)
 	var cs []rounds.Contender
-	for _, c := range contenders {
+	for _, c := range b.contenders() {
 		cs = append(cs, rounds.Contender{Name: c.name, Measure: func() (float64, error) {
 			before, err := b.meter.read(ctx)
 			if err != nil {
@@ -164,33 +189,34 @@ func (b *bench) level(ctx context.Context, callers int) error {
 			return rate, err
 		}})
 	}
-	cs = append(cs, rounds.Contender{Name: "h bare reads", Measure: func() (float64, error) { return b.bareReads(ctx, callers) }})
+	if *only == "" || strings.Contains(*only, bareReads[:1]) {
+		cs = append(cs, rounds.Contender{Name: bareReads, Measure: func() (float64, error) { return b.bareReads(ctx, callers) }})
+	}
 	rates, err := rounds.Compare(*n, cs...)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%d callers\n", callers)
-	for _, c := range contenders {
+	for _, c := range b.contenders() {
 		took := latency[c.name]
 		spent := costs[c.name][1:] // the first round does not count
-		cpu := rounds.Median(collect(spent, func(c cost) float64 { return c.cpu }))
+		server := rounds.Median(collect(spent, func(c cost) float64 { return c.cpu }))
+		client := rounds.Median(collect(spent, func(c cost) float64 { return c.client }))
 		wal := rounds.Median(collect(spent, func(c cost) float64 { return c.wal }))
-		fmt.Printf("  %-20s %9.0f/s   p50 %8v   p99 %8v   server %6.1f us   WAL %6.0f bytes\n", c.name, rounds.Median(rates[c.name]),
-			took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond), cpu, wal)
+		fmt.Printf("  %-22s %9.0f/s   p50 %8v   p99 %8v   server %6.1f us   client %6.1f us   WAL %6.0f bytes\n", c.name, rounds.Median(rates[c.name]),
+			took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond), server, client, wal)
 		if name, ok := figures[c.name]; ok {
-			rounds.Figure(fmt.Sprintf("postgres_%s_server_%d", name, callers), cpu, "us of the server's CPU")
+			rounds.Figure(fmt.Sprintf("postgres_%s_%d", name, callers), rounds.Median(rates[c.name]), "operations/s")
+			rounds.Figure(fmt.Sprintf("postgres_%s_server_%d", name, callers), server, "us of the server's CPU")
+			rounds.Figure(fmt.Sprintf("postgres_%s_client_%d", name, callers), client, "us of the client's CPU")
 			rounds.Figure(fmt.Sprintf("postgres_%s_wal_%d", name, callers), wal, "bytes")
 		}
 	}
-	ratio := func(a, b string) float64 { return rounds.Ratio(rates[a], rates[b]) }
-	rounds.Figure(fmt.Sprintf("postgres_lease_%d", callers), rounds.Median(rates["b stet, lease"]), "pairs/s")
-	rounds.Figure(fmt.Sprintf("postgres_lease_ratio_%d", callers), ratio("b stet, lease", "a common pattern"), "x common pattern")
-	rounds.Figure(fmt.Sprintf("postgres_lease_plain_ratio_%d", callers), ratio("b stet, lease", "a' insert + update"), "x plain insert + update")
-	rounds.Figure(fmt.Sprintf("postgres_tx_ratio_%d", callers), ratio("d stet, transaction", "c bare transaction"), "x bare transaction")
-	rounds.Figure(fmt.Sprintf("postgres_replays_%d", callers), rounds.Median(rates["e replay"]), "replays/s")
-	rounds.Figure(fmt.Sprintf("postgres_replays_ratio_%d", callers), ratio("e replay", "h bare reads"), "x bare reads by = ANY")
-	rounds.Figure(fmt.Sprintf("postgres_tx_replays_%d", callers), rounds.Median(rates["g replay in RunTx"]), "replays/s")
-	rounds.Figure(fmt.Sprintf("postgres_replays_cached_ratio_%d", callers), ratio("f replay, cached", "e replay"), "x uncached")
+	for _, r := range ratios {
+		if len(rates[r.of]) > 0 && len(rates[r.to]) > 0 {
+			rounds.Figure(fmt.Sprintf("postgres_%s_%d", r.figure, callers), rounds.Ratio(rates[r.of], rates[r.to]), r.unit)
+		}
+	}
 	return nil
 }
 
@@ -315,6 +341,9 @@ func (b *bench) fill(ctx context.Context) error {
 				rec, err := b.cached.Claim(ctx, req) // from which the cache learns the time
 				if err == nil {
 					err = b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep)
+				}
+				if err == nil {
+					_, err = b.byHand(ctx, req)
 				}
 				errs[part] = err
 			}
