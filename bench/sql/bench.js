@@ -1,62 +1,113 @@
-// Measures transactions of node-postgres: bare, with the functions of stet, and with an idempotency table by hand.
+// Measures transactions of node-postgres: bare, with idempotency tables by hand, and with stet.
 
-import { createHash, randomUUID } from 'node:crypto';
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import pg from 'pg';
 
-const { DATABASE_URL, EACH, ROUNDS } = process.env;
-const insert = (table) => `INSERT INTO ledger_${table} (key) VALUES ($1) RETURNING id`;
-const begin = "SELECT action, claim, status, headers, content_type, body FROM stet.stet_begin('acct_1', $1, $2, name => 'POST /payments')";
-const settle = "SELECT stet.stet_settle($1, 201, '{}', 'application/json', $2)";
-const reserve = "INSERT INTO idempotency (scope, key, fingerprint) VALUES ('acct_1', $1, $2) ON CONFLICT DO NOTHING RETURNING true";
-const stored = "SELECT fingerprint, status, content_type, body FROM idempotency WHERE scope = 'acct_1' AND key = $1 FOR UPDATE";
-const store = "UPDATE idempotency SET status = 201, content_type = 'application/json', body = $1 WHERE scope = 'acct_1' AND key = $2";
+const { DATABASE_URL, EACH, ROUNDS, TEXTS } = process.env;
+const { statements, ways } = JSON.parse(TEXTS);
+
+// Prepared statements, which the server plans once for each connection.
+function statement(name, way = '') {
+  const text = statements[name].replaceAll('{t}', way);
+  return { name: createHash('sha256').update(text).digest('hex').slice(0, 32), text };
+}
+
+function digest(...parts) {
+  const hash = createHash('sha256');
+  for (const part of parts) {
+    const length = Buffer.alloc(4);
+    length.writeUInt32BE(Buffer.byteLength(part));
+    hash.update(length).update(part);
+  }
+  return hash.digest();
+}
 
 function fingerprint(key) {
-  const digest = createHash('sha256').update('\x01');
+  const hash = createHash('sha256').update('\x01');
   for (const part of ['POST', '/payments', 'application/json', '', key]) {
     const length = Buffer.alloc(8);
     length.writeBigUInt64BE(BigInt(Buffer.byteLength(part)));
-    digest.update(length).update(part);
+    hash.update(length).update(part);
   }
-  return Buffer.concat([Buffer.from([1]), digest.digest()]);
+  return Buffer.concat([Buffer.from([1]), hash.digest()]);
 }
 
-const one = async (client, text, ...values) => (await client.query(text, values)).rows[0];
+const scope = digest('stet scope 1', '', 'acct_1');
+const wait = digest('wait', 'stet', 'records').readBigUInt64BE();
 
-const ways = {
-  async bare(client, key) {
-    await client.query('BEGIN');
-    const { id } = await one(client, insert('bare'), key);
-    await client.query('COMMIT');
-    return Buffer.from(`{"payment": ${id}}`);
-  },
-  async stet(client, key) {
-    await client.query('BEGIN');
-    const begun = await one(client, begin, key, fingerprint(key));
-    if (begun.action === 'replay') {
-      await client.query('ROLLBACK');
-      return begun.body;
+// identity is the ID of a key, and the numbers of its locks.
+function identity(key, print) {
+  const id = Buffer.concat([scope.subarray(0, 8), digest('stet id 2', '', 'acct_1', key).subarray(0, 24)]);
+  return [id, digest('run', 'stet', 'records', id).readBigInt64BE().toString(), digest('finger', 'stet', 'records', id).readInt32BE(4), digest(print).readInt32BE(4)];
+}
+
+const waitLock = (id) => BigInt.asIntN(64, id.readBigUInt64BE(8) ^ wait).toString();
+
+const one = async (client, query, ...values) => (await client.query({ ...query, values })).rows[0];
+const insert = Object.fromEntries(ways.map((way) => [way, statement('insert', way)]));
+
+async function pay(client, way, key) {
+  const { id } = await one(client, insert[way], key);
+  return Buffer.from(`{"payment": ${id}}`);
+}
+
+// transaction runs begin, which returns the body of a replay, or a function that stores the response.
+const transaction = (way, begin) => async (client, key) => {
+  await client.query('BEGIN');
+  const begun = await begin(client, key);
+  if (Buffer.isBuffer(begun)) {
+    await client.query('ROLLBACK');
+    return begun;
+  }
+  const body = await pay(client, way, key);
+  await begun(body);
+  await client.query('COMMIT');
+  return body;
+};
+
+function byHand(way, locks) {
+  const [reserve, stored, store, locked, key1] = ['reserve', 'stored', 'store', 'locked', 'key'].map((name) => statement(name, way));
+  return transaction(way, async (client, key) => {
+    let row;
+    if (locks) {
+      row = await one(client, locked, key);
+      if (row === undefined) await one(client, key1, key, fingerprint(key));
+    } else if ((await one(client, reserve, key, fingerprint(key))) === undefined) {
+      row = await one(client, stored, key);
     }
-    const { id } = await one(client, insert('stet'), key);
-    const body = Buffer.from(`{"payment": ${id}}`);
-    await client.query(settle, [begun.claim, body]);
-    await client.query('COMMIT');
-    return body;
-  },
-  async hand(client, key) {
-    await client.query('BEGIN');
-    if ((await one(client, reserve, key, fingerprint(key))) === undefined) {
-      const row = await one(client, stored, key);
-      await client.query('ROLLBACK');
-      if (!row.fingerprint.equals(fingerprint(key))) throw new Error('a mismatch');
-      return row.body;
-    }
-    const { id } = await one(client, insert('hand'), key);
-    const body = Buffer.from(`{"payment": ${id}}`);
-    await client.query(store, [body, key]);
-    await client.query('COMMIT');
-    return body;
-  },
+    if (row === undefined) return (body) => one(client, store, body, key);
+    if (!row.fingerprint.equals(fingerprint(key))) throw new Error('a mismatch');
+    return row.body;
+  });
+}
+
+const [beginRaw, settleRaw, begin, settle, enter, finish] = ['begin_raw', 'settle_raw', 'begin', 'settle', 'enter', 'finish'].map((name) => statement(name));
+
+const run = {
+  bare: transaction('bare', async () => async () => {}),
+  hand: byHand('hand', false),
+  hand2: byHand('hand2', true),
+  raw: transaction('raw', async (client, key) => {
+    const print = fingerprint(key);
+    const [id, ...locks] = identity(key, print);
+    const owner = randomBytes(16);
+    const row = await one(client, beginRaw, id, scope, print, owner, ...locks);
+    if (row.action === 'replay') return row.body;
+    return (body) => one(client, settleRaw, id, owner, row.fence, waitLock(id), body);
+  }),
+  psql: transaction('psql', async (client, key) => {
+    const row = await one(client, begin, key, fingerprint(key));
+    if (row.action === 'replay') return row.body;
+    return (body) => one(client, settle, row.claim, body);
+  }),
+  statements: transaction('statements', async (client, key) => {
+    const print = fingerprint(key);
+    const [id, ...locks] = identity(key, print);
+    const row = await one(client, enter, ...locks, id);
+    if (row.state === null) return (body) => one(client, finish, id, scope, print, randomBytes(16), row.fence, body, waitLock(id));
+    if (!row.fingerprint.equals(print) || row.state !== 2) throw new Error('a mismatch');
+    return row.body;
+  }),
 };
 
 // measure returns transactions per second, and how many there were. keys makes new keys, or returns known ones.
@@ -75,49 +126,35 @@ async function measure(way, clients, keys) {
   return [done / (performance.now() - began) * 1000, done];
 }
 
-function median(all) {
-  const sorted = all.toSorted((a, b) => a - b);
-  return (sorted[Math.floor((sorted.length - 1) / 2)] + sorted[Math.floor(sorted.length / 2)]) / 2;
-}
-
-function report(callers, rates) {
-  for (const [name, all] of Object.entries(rates)) console.log(`figure: bench_sql_pg_${callers}_${name} = ${median(all).toFixed(0)} transactions/s`);
-  for (const [name, of, to] of [['vs_bare', 'stet', 'bare'], ['hand_vs_bare', 'hand', 'bare'], ['vs_hand', 'stet', 'hand'], ['replay_vs_hand', 'stet_replay', 'hand_replay']]) {
-    console.log(`figure: bench_sql_pg_${callers}_${name} = ${median(rates[of].map((rate, i) => rate / rates[to][i])).toFixed(2)} ratio`);
-  }
-}
-
-const total = { bare: 0, stet: 0, hand: 0 };
+const total = Object.fromEntries(ways.map((way) => [way, 0]));
 for (const callers of [1, 16]) {
   const clients = await Promise.all(Array.from({ length: callers }, async () => {
     const client = new pg.Client({ connectionString: DATABASE_URL });
     await client.connect();
     return client;
   }));
-  const rates = { bare: [], stet: [], hand: [], stet_replay: [], hand_replay: [] };
-  const known = { stet: [], hand: [] };
-  for (const name of Object.keys(known)) {
+  const rates = {};
+  const known = {};
+  for (const way of ways.slice(1)) {
+    known[way] = [];
     for (let i = 0; i < 200; i++) {
       const key = randomUUID();
-      known[name].push([key, await ways[name](clients[0], key)]);
-      total[name]++;
+      known[way].push([key, await run[way](clients[0], key)]);
     }
+    total[way] += 200;
   }
-  for (let round = 0; round < Number(ROUNDS); round++) {
-    for (const name of Object.keys(ways)) {
-      const [rate, n] = await measure(ways[name], clients, () => [randomUUID()]);
-      rates[name].push(rate);
-      total[name] += n;
+  for (let round = 0; round <= Number(ROUNDS); round++) { // the first does not count
+    for (const way of ways) {
+      const [rate, n] = await measure(run[way], clients, () => [randomUUID()]);
+      total[way] += n;
+      if (round > 0) (rates[way] ??= []).push(rate);
     }
-    for (const name of Object.keys(known)) {
+    for (const way of ways.slice(1)) {
       let turn = 0;
-      const [rate] = await measure(ways[name], clients, () => known[name][turn++ % 200]);
-      rates[`${name}_replay`].push(rate);
+      const [rate] = await measure(run[way], clients, () => known[way][turn++ % 200]);
+      if (round > 0) (rates[`${way}_replay`] ??= []).push(rate);
     }
   }
-  report(callers, rates);
-  if (callers === 16) {
-    for (const [name, n] of Object.entries(total)) console.log(`rows: ${name} ${(await one(clients[0], `SELECT count(*) FROM ledger_${name}`)).count} ${n}`);
-  }
+  console.log(JSON.stringify({ Prefix: `bench_sql_pg_${callers}_`, Rates: rates, Done: total }));
   await Promise.all(clients.map((client) => client.end()));
 }

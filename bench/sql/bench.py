@@ -1,21 +1,34 @@
-"""Measures transactions of psycopg: bare, with the functions of stet, and with an idempotency table by hand."""
+"""Measures transactions of psycopg: bare, with idempotency tables by hand, and with stet."""
 
 import asyncio
 import hashlib
+import json
 import os
-import statistics
+import re
 import time
 import uuid
 
 import psycopg
 
 URL, EACH, ROUNDS = os.environ["DATABASE_URL"], float(os.environ["EACH"]), int(os.environ["ROUNDS"])
-INSERT = "INSERT INTO ledger_{} (key) VALUES (%s) RETURNING id"
-BEGIN = "SELECT action, claim, status, headers, content_type, body FROM stet.stet_begin('acct_1', %s, %s, name => 'POST /payments')"
-SETTLE = "SELECT stet.stet_settle(%s, 201, '{}', 'application/json', %s)"
-RESERVE = "INSERT INTO idempotency (scope, key, fingerprint) VALUES ('acct_1', %s, %s) ON CONFLICT DO NOTHING RETURNING true"
-STORED = "SELECT fingerprint, status, content_type, body FROM idempotency WHERE scope = 'acct_1' AND key = %s FOR UPDATE"
-STORE = "UPDATE idempotency SET status = 201, content_type = 'application/json', body = %s WHERE scope = 'acct_1' AND key = %s"
+TEXTS = json.loads(os.environ["TEXTS"])
+WAYS = TEXTS["ways"]
+
+
+def statement(name, way=""):
+    return re.sub(r"\$\d", "%s", TEXTS["statements"][name].replace("{t}", way))
+
+
+def digest(*parts):
+    return hashlib.sha256(b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
+
+
+def number(b, size):
+    return int.from_bytes(b[8 - size : 8], "big", signed=True)
+
+
+SCOPE, TABLE = digest(b"stet scope 1", b"", b"acct_1"), (b"stet", b"records")
+WAIT = digest(b"wait", *TABLE)
 
 
 def fingerprint(key):
@@ -23,39 +36,97 @@ def fingerprint(key):
     return b"\x01" + hashlib.sha256(b"\x01" + b"".join(len(p).to_bytes(8, "big") + p for p in parts)).digest()
 
 
+def identity(key, print):
+    """The ID of a key, and the numbers of its locks."""
+    id = SCOPE[:8] + digest(b"stet id 2", b"", b"acct_1", key.encode())[:24]
+    return id, number(digest(b"run", *TABLE, id), 8), number(digest(b"finger", *TABLE, id), 4), number(digest(print), 4)
+
+
+def wait_lock(id):
+    return int.from_bytes(bytes(a ^ b for a, b in zip(id[8:16], WAIT)), "big", signed=True)
+
+
 async def one(connection, sql, *arguments):
     return await (await connection.execute(sql, arguments)).fetchone()
 
 
+async def pay(connection, way, key):
+    (n,) = await one(connection, INSERT[way], key)
+    return f'{{"payment": {n}}}'.encode()
+
+
 async def bare(connection, key):
-    (number,) = await one(connection, INSERT.format("bare"), key)
-    await connection.commit()
-    return f'{{"payment": {number}}}'.encode()
-
-
-async def stet(connection, key):
-    row = await one(connection, BEGIN, key, fingerprint(key))
-    if row[0] == "replay":
-        await connection.rollback()
-        return row[5]
-    (number,) = await one(connection, INSERT.format("stet"), key)
-    body = f'{{"payment": {number}}}'.encode()
-    await connection.execute(SETTLE, (row[1], body))
+    body = await pay(connection, "bare", key)
     await connection.commit()
     return body
 
 
-async def hand(connection, key):
-    if await one(connection, RESERVE, key, fingerprint(key)) is None:
-        row = await one(connection, STORED, key)
+def by_hand(way, locks):
+    reserve, stored, store, locked, insert = (statement(name, way) for name in ("reserve", "stored", "store", "locked", "key"))
+
+    async def run(connection, key):
+        if locks:
+            row = await one(connection, locked, key)
+            if row is None:
+                await connection.execute(insert, (key, fingerprint(key)))
+        elif await one(connection, reserve, key, fingerprint(key)) is None:
+            row = await one(connection, stored, key)
+        else:
+            row = None
+        if row is not None:
+            await connection.rollback()
+            assert row[0] == fingerprint(key)
+            return row[3]
+        body = await pay(connection, way, key)
+        await connection.execute(store, (body, key))
+        await connection.commit()
+        return body
+
+    return run
+
+
+async def raw(connection, key):
+    print = fingerprint(key)
+    id, run_lock, print_lock, printed = identity(key, print)
+    owner = os.urandom(16)
+    action, fence, _, body = await one(connection, BEGIN_RAW, id, SCOPE, print, owner, run_lock, print_lock, printed)
+    if action == "replay":
         await connection.rollback()
-        assert row[0] == fingerprint(key)
-        return row[3]
-    (number,) = await one(connection, INSERT.format("hand"), key)
-    body = f'{{"payment": {number}}}'.encode()
-    await connection.execute(STORE, (body, key))
+        return body
+    body = await pay(connection, "raw", key)
+    await connection.execute(SETTLE_RAW, (id, owner, fence, wait_lock(id), body))
     await connection.commit()
     return body
+
+
+async def psql(connection, key):
+    action, claim, body = await one(connection, BEGIN, key, fingerprint(key))
+    if action == "replay":
+        await connection.rollback()
+        return body
+    body = await pay(connection, "psql", key)
+    await connection.execute(SETTLE, (claim, body))
+    await connection.commit()
+    return body
+
+
+async def statements(connection, key):
+    print = fingerprint(key)
+    id, run_lock, print_lock, printed = identity(key, print)
+    row = await one(connection, ENTER, run_lock, print_lock, printed, id)
+    if row[2] is not None:
+        await connection.rollback()
+        assert row[1] == print and row[2] == 2
+        return row[8]
+    body = await pay(connection, "statements", key)
+    await connection.execute(FINISH, (id, SCOPE, print, os.urandom(16), row[0], body, wait_lock(id)))
+    await connection.commit()
+    return body
+
+
+INSERT = {way: statement("insert", way) for way in WAYS}
+BEGIN_RAW, SETTLE_RAW, BEGIN, SETTLE, ENTER, FINISH = (statement(name) for name in ("begin_raw", "settle_raw", "begin", "settle", "enter", "finish"))
+RUN = {"bare": bare, "hand": by_hand("hand", False), "hand2": by_hand("hand2", True), "raw": raw, "psql": psql, "statements": statements}
 
 
 async def measure(way, connections, keys):
@@ -77,41 +148,30 @@ async def measure(way, connections, keys):
 
 
 async def main():
-    total = {"bare": 0, "stet": 0, "hand": 0}
+    total = dict.fromkeys(WAYS, 0)
     for callers in (1, 16):
         connections = [await psycopg.AsyncConnection.connect(URL) for _ in range(callers)]
-        rates = {name: [] for name in (*total, "stet_replay", "hand_replay")}
-        known = {}
-        for way in (stet, hand):
-            known[way] = []
+        rates, known = {}, {}
+        for name in WAYS[1:]:
+            known[name] = []
             for _ in range(200):
                 key = str(uuid.uuid4())
-                known[way].append((key, await way(connections[0], key)))
-                total[way.__name__] += 1
-        for _ in range(ROUNDS):
-            for way in (bare, stet, hand):
-                rate, n = await measure(way, connections, lambda: (str(uuid.uuid4()), None))
-                rates[way.__name__].append(rate)
-                total[way.__name__] += n
-            for way in (stet, hand):
+                known[name].append((key, await RUN[name](connections[0], key)))
+            total[name] += 200
+        for n in range(ROUNDS + 1):  # the first does not count
+            for name in WAYS:
+                rate, done = await measure(RUN[name], connections, lambda: (str(uuid.uuid4()), None))
+                total[name] += done
+                if n > 0:
+                    rates.setdefault(name, []).append(rate)
+            for name in WAYS[1:]:
                 turn = iter(range(1 << 62))
-                rate, _ = await measure(way, connections, lambda: known[way][next(turn) % 200])
-                rates[way.__name__ + "_replay"].append(rate)
+                rate, _ = await measure(RUN[name], connections, lambda: known[name][next(turn) % 200])
+                if n > 0:
+                    rates.setdefault(name + "_replay", []).append(rate)
         for connection in connections:
             await connection.close()
-        report("psycopg", callers, rates)
-    with psycopg.connect(URL) as connection:
-        for name, n in total.items():
-            (rows,) = connection.execute(f"SELECT count(*) FROM ledger_{name}").fetchone()
-            print(f"rows: {name} {rows} {n}")
-
-
-def report(driver, callers, rates):
-    for name, all in rates.items():
-        print(f"figure: bench_sql_{driver}_{callers}_{name} = {statistics.median(all):.0f} transactions/s")
-    for name, of, to in (("vs_bare", "stet", "bare"), ("hand_vs_bare", "hand", "bare"), ("vs_hand", "stet", "hand"), ("replay_vs_hand", "stet_replay", "hand_replay")):
-        ratio = statistics.median(a / b for a, b in zip(rates[of], rates[to]))
-        print(f"figure: bench_sql_{driver}_{callers}_{name} = {ratio:.2f} ratio", flush=True)
+        print(json.dumps({"Prefix": f"bench_sql_psycopg_{callers}_", "Rates": rates, "Done": total}), flush=True)
 
 
 asyncio.run(main())

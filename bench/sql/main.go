@@ -1,14 +1,14 @@
-// Command sql measures one transaction by SQL from other languages: what stet_begin and stet_settle cost a
-// transaction with one business write, of psycopg and of node-postgres, at 1 and at 16 callers. Beside it, in
-// the same rounds, are the bare transaction, and the idempotency table that one writes by hand, with the same
-// guarantees: the key is reserved, the request compared, and the response stored in the same transaction.
+// Command sql measures one transaction with stet from languages other than Go, beside a bare transaction and beside
+// idempotency tables by hand, in the same rounds, at 1 and 16 callers. It does so three times: by pgbench, by
+// the drivers psycopg and node-postgres, and end to end by services of FastAPI and Express, with the packages for Python and
+// Node, and with a library of PyPI and of npm. It fails if an effect happens twice, or if a replay differs.
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"embed"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,19 +25,21 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-//go:embed bench.py bench.js
+//go:embed bench.py bench.js service.py service.js
 var programs embed.FS
 
 var (
-	each   = flag.Duration("each", 2*time.Second, "how long one measurement takes")
-	rounds = flag.Int("rounds", 5, "rounds; the median counts")
+	each  = flag.Duration("each", time.Second, "how long one measurement takes; at least 1s by pgbench")
+	n     = flag.Int("rounds", 3, "rounds that count; the median counts")
+	parts = flag.String("parts", "pgbench,drivers,services", "what is measured")
+	skip  = flag.String("skip", "", "services whose name contains this text are left out")
 )
 
-const schema = `CREATE TABLE ledger_bare (id bigserial PRIMARY KEY, key text NOT NULL);
-CREATE TABLE ledger_stet (LIKE ledger_bare INCLUDING ALL);
-CREATE TABLE ledger_hand (LIKE ledger_bare INCLUDING ALL);
-CREATE TABLE idempotency (scope text, key text, fingerprint bytea NOT NULL, status integer, content_type text, body bytea,
-	created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (scope, key))`
+// requirements of the programs, beside Debian's packages.
+var (
+	npmPackages = []string{"pg@8.23.1", "express@5.3.0", "express-idempotency@1.0.6", "express-idempotency-redis-adapter@1.0.8"}
+	pipPackages = []string{"asgi-idempotency-header==0.2.0", "redis==4.6.0"}
+)
 
 func main() {
 	flag.Parse()
@@ -56,7 +58,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	server, err := r.StartPostgres(ctx, rig.PostgresOptions{})
+	// A checkpoint has pages written to the log in full afterwards, for the first transaction that changes them.
+	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: map[string]string{"checkpoint_timeout": "1h", "max_wal_size": "16GB"}})
 	if err != nil {
 		return err
 	}
@@ -65,71 +68,113 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.CopyFS(dir, programs); err != nil {
+	for _, part := range strings.Split(*parts, ",") {
+		switch part {
+		case "pgbench":
+			err = runPgbench(ctx, server, dir)
+		case "drivers":
+			err = runDrivers(ctx, server, dir)
+		case "services":
+			err = runServices(ctx, r, server, dir)
+		default:
+			err = fmt.Errorf("-parts: %q is not pgbench, drivers or services", part)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", part, err)
+		}
+	}
+	return nil
+}
+
+// prepare makes stet's tables, and those of the contenders.
+func prepare(ctx context.Context, url string, names []string) (*pgxpool.Pool, error) {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	err = postgres.Migrate(ctx, pool, postgres.Options{})
+	if err == nil {
+		_, err = pool.Exec(ctx, tables(names))
+	}
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// install writes the programs, and installs the packages of Node.
+func install(ctx context.Context, dir string) error {
+	if err := os.CopyFS(dir, programs); errors.Is(err, os.ErrExist) {
+		return nil // another part has installed them
+	} else if err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "installing node-postgres …")
-	npm := exec.CommandContext(ctx, "npm", "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error", "pg@8.23.1")
-	npm.Dir = dir
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
 		return err
 	}
-	if out, err := npm.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm: %w: %s; run: make services", err, out)
-	}
-	for _, program := range [][]string{{"/usr/bin/python3", "bench.py"}, {"node", "bench.js"}} {
-		name, err := server.CreateDatabase(ctx)
-		if err == nil {
-			err = prepare(ctx, server.URL(name))
-		}
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(os.Stderr, "%s: about %v …\n", program[1], *each*time.Duration(*rounds*10))
-		cmd := exec.CommandContext(ctx, program[0], program[1:]...)
-		cmd.Dir, cmd.Stderr = dir, os.Stderr
-		cmd.Env = append(os.Environ(), "DATABASE_URL="+server.URL(name), fmt.Sprintf("EACH=%g", each.Seconds()), fmt.Sprintf("ROUNDS=%d", *rounds))
-		out, err := cmd.Output()
-		if err != nil {
-			return fmt.Errorf("%s: %w", program[1], err)
-		}
-		if err := report(out); err != nil {
-			return fmt.Errorf("%s: %w", program[1], err)
-		}
+	return command(ctx, dir, "npm", append([]string{"install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error"}, npmPackages...)...)
+}
+
+func command(ctx context.Context, dir, name string, args ...string) error {
+	fmt.Fprintf(os.Stderr, "%s %s …\n", name, strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s; run: make services", name, args[0], err, out)
 	}
 	return nil
 }
 
-func prepare(ctx context.Context, url string) error {
-	pool, err := pgxpool.New(ctx, url)
+// runDrivers runs bench.py and bench.js, which print figures and the rows that they expect.
+func runDrivers(ctx context.Context, server *rig.PostgresServer, dir string) error {
+	if err := install(ctx, dir); err != nil {
+		return err
+	}
+	texts, err := json.Marshal(map[string]any{"statements": statements, "ways": ways})
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	if err := postgres.Migrate(ctx, pool, postgres.Options{}); err != nil {
-		return err
-	}
-	_, err = pool.Exec(ctx, schema)
-	return err
-}
-
-// report prints figures, and compares the rows of each way with the number of transactions.
-func report(out []byte) error {
-	compared := 0
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		what, found := strings.CutPrefix(lines.Text(), "rows: ")
-		if !found {
-			fmt.Println(lines.Text())
-			continue
+	for _, program := range [][]string{{"/usr/bin/python3", "bench.py"}, {"node", "bench.js"}} {
+		name, err := server.CreateDatabase(ctx)
+		if err != nil {
+			return err
 		}
-		f := strings.Fields(what)
-		if len(f) != 3 || f[1] != f[2] {
-			return fmt.Errorf("rows, and transactions done: %s", what)
+		pool, err := prepare(ctx, server.URL(name), ways)
+		if err != nil {
+			return err
 		}
-		compared++
-	}
-	if compared != 3 {
-		return fmt.Errorf("the rows of %d ways were compared; want 3", compared)
+		cmd := exec.CommandContext(ctx, program[0], program[1:]...)
+		cmd.Dir, cmd.Stderr = dir, os.Stderr
+		cmd.Env = append(os.Environ(), "DATABASE_URL="+server.URL(name), "TEXTS="+string(texts), fmt.Sprintf("EACH=%g", each.Seconds()/2), fmt.Sprintf("ROUNDS=%d", *n))
+		out, err := cmd.Output()
+		if err == nil {
+			err = reportDriver(ctx, pool, out)
+		}
+		pool.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", program[1], err)
+		}
 	}
 	return nil
+}
+
+// measured is a line of a driver's program.
+type measured struct {
+	Prefix string
+	Rates  map[string][]float64
+	Done   map[string]int // transactions with an effect so far
+}
+
+func reportDriver(ctx context.Context, pool *pgxpool.Pool, out []byte) error {
+	var m measured
+	for line := range bytes.Lines(out) {
+		m = measured{}
+		if err := json.Unmarshal(line, &m); err != nil {
+			return fmt.Errorf("%w: %s", err, line)
+		}
+		medians(m.Prefix, m.Rates)
+		figures(m.Prefix, m.Rates)
+	}
+	return checkRows(ctx, pool, m.Done)
 }
