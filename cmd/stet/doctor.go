@@ -107,6 +107,7 @@ func report(out io.Writer, found []finding, asJSON bool) error {
 func examine(ctx context.Context, s *storage, scratch bool) []finding {
 	found := durability(ctx, s)
 	found = append(found, cleanup(ctx, s))
+	found = append(found, backlog(ctx, s)...)
 	if scratch {
 		found = append(found, selfTest(ctx, s.Store)...)
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -82,6 +84,55 @@ func connections(ctx context.Context, s *postgres.Store, o postgres.Options) fin
 			"there is no room for two more processes: raise max_connections, lower pool_max_conns, or put PgBouncer between")
 	}
 	return ok("connections", "%d of %d are in use; a process takes up to %d", used, most, each)
+}
+
+// maxLate bounds how many late records are counted.
+const maxLate = 10_000
+
+// backlog checks whether sweeps keep up: records that have been due for long are late. Redis
+// removes most records by itself.
+func backlog(ctx context.Context, s *storage) []finding {
+	const name = "sweep"
+	var late int
+	var oldest time.Duration
+	var err error
+	switch store := s.Store.(type) {
+	case *sqlite.Store:
+		late, oldest, err = lateInSQLite(ctx, store)
+	case *postgres.Store:
+		late, oldest, err = lateInPostgres(ctx, store, postgresOptions(s.options))
+	default:
+		return nil
+	}
+	count := strconv.Itoa(late)
+	if late > maxLate {
+		count = fmt.Sprintf("more than %d", maxLate)
+	}
+	switch {
+	case err != nil:
+		return []finding{bad(name, err.Error(), "may the store be read?")}
+	case late > 0:
+		return []finding{bad(name, fmt.Sprintf("records due to be expired, removed or marked unknown: %s, the oldest for %v", count, oldest.Round(time.Second)),
+			"is a process with an engine running, its Options.SweepEvery not negative, and the disk quick enough?")}
+	}
+	return []finding{ok(name, "nothing was due %v ago that is there yet", maxLag)}
+}
+
+func lateInSQLite(ctx context.Context, s *sqlite.Store) (late int, oldest time.Duration, err error) {
+	now := time.Now()
+	var first int64
+	err = s.DB().QueryRowContext(ctx, `SELECT count(*), coalesce(min(due), 0) FROM (SELECT due FROM stet_records WHERE due < ? ORDER BY due LIMIT ?)`,
+		now.Add(-maxLag).UnixMicro(), maxLate+1).Scan(&late, &first)
+	return late, now.Sub(time.UnixMicro(first)), err
+}
+
+func lateInPostgres(ctx context.Context, s *postgres.Store, o postgres.Options) (late int, oldest time.Duration, err error) {
+	var seconds float64
+	table := pgx.Identifier{cmp.Or(o.Schema, "stet"), cmp.Or(o.Table, "records")}.Sanitize()
+	err = s.Pool().QueryRow(ctx, `SELECT count(*), coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM
+		(SELECT due_at FROM `+table+` WHERE due_at < now() - make_interval(secs => $1) ORDER BY due_at LIMIT $2) AS late`,
+		maxLag.Seconds(), maxLate+1).Scan(&late, &seconds)
+	return late, time.Duration(seconds * float64(time.Second)), err
 }
 
 // sqlRights returns the roles beside the owner with a right to change records, by the functions of

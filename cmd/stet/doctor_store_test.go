@@ -1,9 +1,46 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/stet-go/stet/store/sqlite"
 )
+
+// The record of the self-test is due in a second, and no process sweeps.
+func TestDoctorFindsThatSweepsOfSQLiteAreLate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, found := examineJSON(t, path); !found["sweep"].OK {
+		t.Errorf("got %v; want found[\"sweep\"].OK", found["sweep"])
+	}
+	if _, err := s.DB().ExecContext(t.Context(), `UPDATE stet_records SET due = ?`, time.Now().Add(-time.Hour).UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	if status, found := examineJSON(t, path); status != exitFailure || found["sweep"].OK || !strings.Contains(found["sweep"].Found, ": 1, ") ||
+		!strings.Contains(found["sweep"].Found, "1h0m") {
+		t.Errorf("%v", found["sweep"])
+	}
+}
+
+func TestDoctorFindsThatSweepsOfPostgreSQLAreLate(t *testing.T) {
+	pool := emptyDatabase(t)
+	url := pool.Config().ConnString()
+	must(t, "migrate", "up")
+	if _, found := examineJSON(t, url); !found["sweep"].OK {
+		t.Errorf("got %v; want found[\"sweep\"].OK", found["sweep"])
+	}
+	execSQL(t, pool, `UPDATE stet.records SET due_at = now() - interval '1 hour'`)
+	if _, found := examineJSON(t, url); found["sweep"].OK || !strings.Contains(found["sweep"].Found, ": 1, ") || !strings.Contains(found["sweep"].Found, "1h0m") {
+		t.Errorf("%v", found["sweep"])
+	}
+}
 
 func TestDoctorListsRolesThatMayChangeRecords(t *testing.T) {
 	pool := emptyDatabase(t)

@@ -50,7 +50,10 @@ func openDatabase(ctx context.Context, url string, o postgres.Options) (*databas
 
 // up applies the steps that are pending.
 func (d *database) up(ctx context.Context, w io.Writer, pending []postgres.Migration) error {
-	if err := postgres.Migrate(ctx, d.pool, d.options); err != nil {
+	stop := progress(w, func() string { return "a table is in use by a long transaction, or large; trying for 3 minutes" })
+	err := postgres.Migrate(ctx, d.pool, d.options)
+	stop()
+	if err != nil {
 		return explain(err)
 	}
 	for _, step := range pending {

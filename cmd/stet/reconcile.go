@@ -57,6 +57,7 @@ func reconcileOnce(cmd *cobra.Command, c *proxy.Config, out format, dryRun bool,
 		defer cancel()
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 		logUnsolicited(log, c.Upstream.URL)
+		defer progress(cmd.ErrOrStderr(), func() string { return "calling verifiers" })()
 		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log})})
 		over := errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && cmd.Context().Err() == nil
 		if over {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,6 +54,8 @@ least half of the store.`,
 // sweepAll sweeps until nothing is left to do or the time limit is reached.
 func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum store.Swept, err error) {
 	began := time.Now()
+	var changed atomic.Int64
+	defer progress(cmd.ErrOrStderr(), func() string { return fmt.Sprintf("%d records changed", changed.Load()) })()
 	for {
 		step := time.Now()
 		got, failed := s.Sweep(cmd.Context(), sweepStep)
@@ -60,6 +63,7 @@ func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum sto
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		sum.More = got.More
+		changed.Store(int64(sum.MarkedUnknown + sum.Expired + sum.Purged))
 		if failed != nil {
 			err = failed
 		}
