@@ -57,7 +57,7 @@ func (r Reason) final() bool {
 type Info struct {
 	// Key is the idempotency key, without quotes. Keep it to ask again later.
 	Key string
-	// Attempts counts the attempts, including those that were not sent. It is
+	// Attempts counts the attempts, including attempts that sent nothing. It is
 	// 0 if the outcome comes from the journal.
 	Attempts int
 	// Waited is how long the call waited between attempts.

@@ -203,7 +203,7 @@ func (c *call) first(out stet.Outcome) (connect.AnyResponse, error) {
 	if c.err != nil {
 		return nil, c.told(rpc.Stored(out), true)
 	}
-	if m, ok := c.res.Any().(proto.Message); ok && c.end.Message != nil && c.types.mapped(m.ProtoReflect().Descriptor()) {
+	if m, ok := c.res.Any().(proto.Message); ok && c.end.Message != nil && c.types.maps.In(m.ProtoReflect().Descriptor()) {
 		return &answer{c.res, newExact(m, c.end.Message)}, nil
 	}
 	return c.res, nil

@@ -45,11 +45,11 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		c := &call{Interceptor: i, next: next, ctx: ctx, req: req}
 		key, wrong, detail := rpc.Key(req.Header().Values)
-		unkeyed, rule := key == "" && wrong == nil, i.o.rule(spec.Procedure)
+		unkeyed, rule := key == "" && wrong == nil, i.o.rules().Of(spec.Procedure)
 		switch {
-		case rule == passes, unkeyed && (rule == keyless || i.o.Optional || spec.IdempotencyLevel == connect.IdempotencyNoSideEffects):
+		case rule == rpc.Passes, unkeyed && (rule == rpc.Keyless || i.o.Optional || spec.IdempotencyLevel == connect.IdempotencyNoSideEffects):
 			return next(ctx, req)
-		case rule == keyless:
+		case rule == rpc.Keyless:
 			return nil, c.refused(&rpc.MethodUnprotected, "")
 		case unkeyed:
 			return nil, c.refused(&rpc.KeyMissing, "")

@@ -20,7 +20,10 @@ import (
 
 // types are those of messages that handlers have returned. There are as many as the
 // program has.
-type types struct{ byProcedure, byName, maps sync.Map }
+type types struct {
+	byProcedure, byName sync.Map
+	maps                rpc.Maps
+}
 
 // remember keeps the type of a response.
 func (t *types) remember(procedure string, m proto.Message) {
@@ -128,31 +131,6 @@ func (e *exactly) ProtoMethods() *protoiface.Methods {
 			return protoiface.MarshalOutput{Buf: append(in.Buf, b...)}, err
 		},
 	}
-}
-
-// mapped reports whether a message may have a map in it, which package connect marshals in
-// any order.
-func (t *types) mapped(d protoreflect.MessageDescriptor) bool {
-	if has, ok := t.maps.Load(d.FullName()); ok {
-		return has.(bool) //nolint:forcetypeassert // stored below
-	}
-	has := mapIn(d, make(map[protoreflect.FullName]bool))
-	t.maps.Store(d.FullName(), has)
-	return has
-}
-
-func mapIn(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
-	if seen[d.FullName()] {
-		return false
-	}
-	seen[d.FullName()] = true
-	for n := range d.Fields().Len() {
-		f := d.Fields().Get(n)
-		if f.IsMap() || f.Message() != nil && mapIn(f.Message(), seen) {
-			return true
-		}
-	}
-	return d.ExtensionRanges().Len() > 0 // of which there may be any
 }
 
 // fingerprint digests what the call asks for.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
@@ -107,5 +108,28 @@ func (o Options) withDefaults() (Options, error) {
 	if o.NotExecuted == nil {
 		o.NotExecuted = NotExecuted
 	}
-	return o, o.checkNames()
+	return o, o.rules().Check()
+}
+
+func (o *Options) rules() rpc.Rules {
+	return rpc.Rules{Package: "stetconnect", Option: "Procedures", Protected: o.Procedures, Unprotected: o.Unprotected, Streams: o.Streams}
+}
+
+// Check compares the names in Options with the services of the handlers. Call it when the
+// program starts. It refuses a streaming procedure of a protected service that Options.Streams
+// does not name, and a name that is in none of the services. The error is of kind
+// stet.KindInvalid, and has all faults.
+func (i *Interceptor) Check(services ...protoreflect.ServiceDescriptor) error {
+	known, streaming := make(map[string]bool), make(map[string]bool)
+	for _, service := range services {
+		if service == nil {
+			return misuse.Errorf("stetconnect: Check needs descriptors that are not nil")
+		}
+		known[string(service.FullName())] = true
+		for n := range service.Methods().Len() {
+			m := service.Methods().Get(n)
+			streaming["/"+string(service.FullName())+"/"+string(m.Name())] = m.IsStreamingClient() || m.IsStreamingServer()
+		}
+	}
+	return i.o.rules().Match(streaming, known)
 }

@@ -19,7 +19,7 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 		if key, wrong, _ := rpc.Key(conn.RequestHeader().Values); key != "" || wrong != nil {
 			return i.problem(conn.Peer(), rpc.StreamKeyed.End("", 0))
 		}
-		if !i.o.stream(procedure) {
+		if !i.o.rules().Stream(procedure) {
 			i.log().ErrorContext(ctx, "stetconnect: a streaming procedure cannot be protected, and this one is not named in Options.Streams; its calls are refused",
 				slog.String("procedure", procedure))
 			return i.problem(conn.Peer(), rpc.StreamUnprotected.End("", 0))

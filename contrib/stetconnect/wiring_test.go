@@ -118,10 +118,10 @@ func TestServicesLetWrongNamesBeRefusedBeforeTheFirstCall(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}))
 	services := schema(t)
 	for what, o := range map[string]stetconnect.Options{
-		watchPath + " is a streaming procedure":                                         {},
-		`none of the services has a streaming procedure "/payments.v1.Payments/Charge"`: {Streams: []string{watchPath, chargePath}},
-		`"/payments.v1.Payments/List" is in none of`:                                    {Streams: []string{watchPath}, Unprotected: []string{listPath}},
-		`"/payments.v1.Payments/Watch" is a streaming procedure; such`:                  {Streams: []string{watchPath}, Procedures: []string{watchPath}},
+		watchPath + " is a streaming method":                          {},
+		`there is no streaming method "/payments.v1.Payments/Charge"`: {Streams: []string{watchPath, chargePath}},
+		`there is no "/payments.v1.Payments/List"`:                    {Streams: []string{watchPath}, Unprotected: []string{listPath}},
+		`"/payments.v1.Payments/Watch" is a streaming method; such`:   {Streams: []string{watchPath}, Procedures: []string{watchPath}},
 	} {
 		o.Scope = stetconnect.SingleTenant
 		if err := stetconnect.Must(stetconnect.New(e, o)).Check(services); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), what) {

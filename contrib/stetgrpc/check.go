@@ -1,9 +1,6 @@
 package stetgrpc
 
 import (
-	"errors"
-	"maps"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -11,7 +8,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
 )
 
@@ -23,35 +19,18 @@ import (
 func (i *Interceptor) Check(s interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }) error {
-	services := s.GetServiceInfo()
-	var errs []error
-	streams := make(map[string]bool) // by full method
-	for _, service := range slices.Sorted(maps.Keys(services)) {
-		for _, m := range services[service].Methods {
-			name := "/" + service + "/" + m.Name
-			streams[name] = m.IsClientStream || m.IsServerStream
-			if streams[name] && !i.o.stream(name) {
-				errs = append(errs, misuse.Errorf("stetgrpc: %s is a streaming method, which cannot be protected: if it is to pass unprotected, name it in Options.Streams", name))
-			}
+	services, streaming := make(map[string]bool), make(map[string]bool)
+	for service, info := range s.GetServiceInfo() {
+		services[service] = true
+		for _, m := range info.Methods {
+			streaming["/"+service+"/"+m.Name] = m.IsClientStream || m.IsServerStream
 		}
 	}
-	for _, name := range slices.Concat(i.o.Methods, i.o.Unprotected) {
-		stream, method := streams[name]
-		if _, service := services[name]; !service && !method {
-			errs = append(errs, misuse.Errorf("stetgrpc: Options.Methods or Unprotected: the server has no %q", name))
-		} else if stream {
-			errs = append(errs, misuse.Errorf("stetgrpc: Options.Methods or Unprotected: %q is a streaming method; such are named in Options.Streams", name))
-		}
-	}
-	for _, name := range i.o.Streams {
-		if stream, method := streams[name]; !method || !stream {
-			errs = append(errs, misuse.Errorf("stetgrpc: Options.Streams: the server has no streaming method %q", name))
-		}
-	}
-	if len(errs) == 0 {
+	err := i.o.rules().Match(streaming, services)
+	if err == nil {
 		i.streams.Store(true)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Stream returns the interceptor of streaming calls. It refuses each that has a key,
@@ -64,7 +43,7 @@ func (i *Interceptor) Stream() grpc.StreamServerInterceptor {
 		if key, c, _ := rpc.Key(md.Get); key != "" || c != nil {
 			return i.refuseStream(ss, rpc.StreamKeyed)
 		}
-		if !i.o.stream(info.FullMethod) {
+		if !i.o.rules().Stream(info.FullMethod) {
 			i.log().ErrorContext(ctx, "stetgrpc: "+info.FullMethod+" is a streaming method, which cannot be protected, and is not named in Options.Streams; its calls are refused")
 			return i.refuseStream(ss, rpc.StreamUnprotected)
 		}
@@ -94,7 +73,7 @@ func (i *Interceptor) vouch(service string) error {
 			for n := range s.Methods().Len() {
 				m := s.Methods().Get(n)
 				name := strings.Join([]string{"", service, string(m.Name())}, "/")
-				if (m.IsStreamingClient() || m.IsStreamingServer()) && !i.o.stream(name) {
+				if (m.IsStreamingClient() || m.IsStreamingServer()) && !i.o.rules().Stream(name) {
 					err = errStreams
 				}
 			}

@@ -32,7 +32,7 @@ func TestCheckRefusesUnprotectedMethods(t *testing.T) {
 		"protected by name":           {o: stetgrpc.Options{Methods: []string{watch}, Streams: []string{watch}}, says: "is a streaming method; such are named"},
 		"no such stream":              {o: stetgrpc.Options{Streams: []string{watch, "/test.Payments/Wach"}}, says: "no streaming method"},
 		"a unary method as a stream":  {o: stetgrpc.Options{Streams: []string{watch, charge}}, says: "no streaming method"},
-		"no such method":              {o: stetgrpc.Options{Methods: []string{"/test.Payments/Chrge"}, Streams: []string{watch}}, says: "the server has no"},
+		"no such method":              {o: stetgrpc.Options{Methods: []string{"/test.Payments/Chrge"}, Streams: []string{watch}}, says: "there is no"},
 		"no such service, of several": {o: stetgrpc.Options{Methods: []string{"test.Payments", "test.Other"}, Streams: []string{watch}}, says: `no "test.Other"`},
 	} {
 		c.o.Scope = stetgrpc.SingleTenant

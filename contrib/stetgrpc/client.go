@@ -44,7 +44,7 @@ type ClientOptions struct {
 // unchanged. Wrong options are errors of kind stet.KindInvalid.
 func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 	for _, name := range o.Methods {
-		if !isMethod(name) && !isService(name) {
+		if !rpc.IsMethod(name) && !rpc.IsService(name) {
 			return nil, misuse.Errorf("stetgrpc: ClientOptions.Methods: %q is neither a full method, such as %q, nor a service", name, "/shop.v1.Payments/Charge")
 		}
 	}
@@ -54,7 +54,7 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && rpc.Builtin(serviceOf(method)) {
+		if len(o.Methods) > 0 && !rpc.Names(o.Methods, method) || len(o.Methods) == 0 && rpc.Builtin(rpc.ServiceOf(method)) {
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
 		ctx, err := keyed(ctx)

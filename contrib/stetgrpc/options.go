@@ -3,8 +3,6 @@ package stetgrpc
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -116,22 +114,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Scope == nil {
 		return o, misuse.Errorf("stetgrpc: Options.Scope is required, so that no caller gets the response of another; SingleTenant is for services with one tenant")
 	}
-	for _, list := range []struct {
-		name     string
-		names    []string
-		services bool
-	}{{"Methods", o.Methods, true}, {"Unprotected", o.Unprotected, true}, {"Streams", o.Streams, false}} {
-		for _, name := range list.names {
-			if !isMethod(name) && (!list.services || !isService(name)) {
-				return o, misuse.Errorf("stetgrpc: Options.%s: %q is not a full method, such as %q%s", list.name, name, "/shop.v1.Payments/Charge",
-					map[bool]string{true: `, nor a service, such as "shop.v1.Payments"`}[list.services])
-			}
-		}
-	}
-	for _, name := range o.Unprotected {
-		if slices.Contains(o.Methods, name) {
-			return o, misuse.Errorf("stetgrpc: Options: %q is in Methods and in Unprotected", name)
-		}
+	if err := o.rules().Check(); err != nil {
+		return o, err
 	}
 	if o.Wait < 0 || o.Wait > store.MaxWait {
 		return o, misuse.Errorf("stetgrpc: Options.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
@@ -142,62 +126,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-func isMethod(name string) bool {
-	service, method, ok := strings.Cut(strings.TrimPrefix(name, "/"), "/")
-	return ok && name[0] == '/' && isService(service) && method != "" && !strings.Contains(method, "/")
-}
-
-func isService(name string) bool { return name != "" && !strings.ContainsAny(name, "/ ") }
-
-// serviceOf returns the service of a full method.
-func serviceOf(method string) string {
-	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	return service
-}
-
-// rule is what becomes of the calls of a method.
-type rule uint8
-
-const (
-	protected rule = iota
-	passes         // with a key or without
-	keyless        // it passes without a key
-)
-
-// names reports whether a list names a method, or its service.
-func names(list []string, method string) bool {
-	return slices.Contains(list, method) || slices.Contains(list, serviceOf(method))
-}
-
-// rule returns what becomes of the unary calls of a method. A method's own name counts
-// more than that of its service.
-func (o *Options) rule(method string) rule {
-	switch {
-	case slices.Contains(o.Methods, method):
-		return protected
-	case names(o.Unprotected, method):
-		return passes
-	case names(o.Methods, method):
-		return protected
-	case rpc.Builtin(serviceOf(method)):
-		return passes
-	case len(o.Methods) == 0:
-		return protected
-	}
-	return keyless
-}
-
-// stream reports whether a streaming method may be called. Where one method of a service is
-// protected, its others are looked at, too.
-func (o *Options) stream(method string) bool {
-	service := serviceOf(method)
-	switch {
-	case slices.Contains(o.Streams, method):
-		return true
-	case slices.ContainsFunc(o.Methods, func(name string) bool { return name == service || serviceOf(name) == service && isMethod(name) }):
-		return false
-	case rpc.Builtin(service), len(o.Methods) > 0:
-		return true
-	}
-	return slices.Contains(o.Unprotected, service)
+func (o *Options) rules() rpc.Rules {
+	return rpc.Rules{Package: "stetgrpc", Option: "Methods", Protected: o.Methods, Unprotected: o.Unprotected, Streams: o.Streams}
 }

@@ -37,7 +37,7 @@ func (c *call) answer(e rpc.End, live proto.Message, replayed bool) (any, error)
 	if !e.OK() {
 		return c.send(e, nil)
 	}
-	if c.ofProto() && (live == nil || c.hasMap(live.ProtoReflect().Descriptor())) {
+	if c.ofProto() && (live == nil || c.mapped.In(live.ProtoReflect().Descriptor())) {
 		return c.send(e, c.exact(e))
 	}
 	if live == nil {
@@ -90,7 +90,7 @@ func (c *call) typed(e rpc.End) proto.Message {
 // exact is a message that marshals to the stored bytes: in its type if that is possible,
 // otherwise as unknown fields.
 func (c *call) exact(e rpc.End) proto.Message {
-	if m := c.typed(e); m != nil && !c.hasMap(m.ProtoReflect().Descriptor()) {
+	if m := c.typed(e); m != nil && !c.mapped.In(m.ProtoReflect().Descriptor()) {
 		if b, err := proto.Marshal(m); err == nil && bytes.Equal(b, e.Message) {
 			return m
 		}
@@ -106,7 +106,7 @@ func (c *call) reply(contentType string) func() proto.Message {
 	if made, ok := c.replies.Load(c.Method); ok {
 		return made.(func() proto.Message)
 	}
-	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(serviceOf(c.Method))); err == nil {
+	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(rpc.ServiceOf(c.Method))); err == nil {
 		if service, ok := d.(protoreflect.ServiceDescriptor); ok {
 			_, name, _ := strings.Cut(c.Method[1:], "/")
 			if method := service.Methods().ByName(protoreflect.Name(name)); method != nil {
@@ -138,31 +138,6 @@ func (c *call) learnType(t protoreflect.MessageType) func() proto.Message {
 	made := func() proto.Message { return t.New().Interface() }
 	c.replies.Store(c.Method, made)
 	return made
-}
-
-// hasMap reports whether a message may have a map in it, which gRPC marshals in any
-// order.
-func (i *Interceptor) hasMap(d protoreflect.MessageDescriptor) bool {
-	if has, ok := i.mapped.Load(d); ok {
-		return has.(bool)
-	}
-	has := mapIn(d, make(map[protoreflect.FullName]bool))
-	i.mapped.Store(d, has)
-	return has
-}
-
-func mapIn(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
-	if seen[d.FullName()] {
-		return false
-	}
-	seen[d.FullName()] = true
-	for n := range d.Fields().Len() {
-		f := d.Fields().Get(n)
-		if f.IsMap() || f.Message() != nil && mapIn(f.Message(), seen) {
-			return true
-		}
-	}
-	return d.ExtensionRanges().Len() > 0 // of which there may be any
 }
 
 var errStreams = status.Error(codes.Internal, "the service has streaming methods, and neither Interceptor.Stream nor Interceptor.Check is used: make the server with Interceptor.ServerOptions")

@@ -13,6 +13,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/intx"
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
 )
 
 // Interceptor protects the unary methods of a server. It is safe for concurrent use.
@@ -25,7 +26,7 @@ type Interceptor struct {
 	streams atomic.Bool // streaming methods are watched, or were checked
 	vouched sync.Map    // by service: the error of vouch, or nil
 	replies sync.Map    // by full method: func() proto.Message
-	mapped  sync.Map    // by descriptor: whether a message may have a map
+	mapped  rpc.Maps
 }
 
 // adapter finds the transactions of this package.

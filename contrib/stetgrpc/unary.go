@@ -43,11 +43,11 @@ func (i *Interceptor) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		key, c, detail := rpc.Key(md.Get)
-		rule := i.o.rule(info.FullMethod)
+		rule := i.o.rules().Of(info.FullMethod)
 		switch {
-		case rule == passes, rule == keyless && c == nil && key == "":
+		case rule == rpc.Passes, rule == rpc.Keyless && c == nil && key == "":
 			return handler(ctx, req)
-		case rule == keyless:
+		case rule == rpc.Keyless:
 			return i.refuse(ctx, rpc.MethodUnprotected.End("", 0))
 		case c == nil && key == "" && i.o.Optional:
 			return handler(ctx, req)
@@ -71,7 +71,7 @@ func (i *Interceptor) Unary() grpc.UnaryServerInterceptor {
 // name finds out which operation the call names, or why it is refused.
 func (c *call) name() *rpc.End {
 	refused := func(why rpc.Condition, detail string) *rpc.End { return new(why.End(detail, 0)) }
-	if err := c.vouch(serviceOf(c.Method)); err != nil {
+	if err := c.vouch(rpc.ServiceOf(c.Method)); err != nil {
 		c.complain("streaming methods are not watched, so its calls are refused; nothing was executed", err)
 		return refused(rpc.Misconfigured, "")
 	}

@@ -34,7 +34,7 @@ var arrows = []struct{ from, to string }{
 	{"stetwork/river", "stet store stetwork internal/misuse"},
 	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
-	{"internal/rpc", "stet store internal/again internal/coding"},
+	{"internal/rpc", "stet store internal/again internal/coding internal/misuse"},
 	{"observe/stetlog observe/stetmetrics observe/stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/test/stettest", "stet store observe"},

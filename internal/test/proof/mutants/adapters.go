@@ -12,7 +12,7 @@ var adapters = []defect{
 	{"gRPC: two keys are taken for the first", "internal/rpc/key.go", "case len(list) > 1:", "case len(list) > 9:", inModule("stetgrpc")},
 	{"gRPC: unknown fields are not seen", "internal/rpc/key.go", "if len(m.GetUnknown()) > 0 {", "if len(m.GetUnknown()) > 1<<20 {", inModule("stetgrpc")},
 	{"gRPC: a stream with a key passes", "contrib/stetgrpc/check.go", "key != \"\" || c != nil {\n\t\t\treturn i.refuseStream", "key == \"?\" && c != nil {\n\t\t\treturn i.refuseStream", inModule("stetgrpc")},
-	{"gRPC: a stream passes unprotected", "contrib/stetgrpc/check.go", "if !i.o.stream(info.FullMethod) {", "if false {", inModule("stetgrpc")},
+	{"gRPC: a stream passes unprotected", "contrib/stetgrpc/check.go", "if !i.o.rules().Stream(info.FullMethod) {", "if false {", inModule("stetgrpc")},
 	{"gRPC: a call that was broken off below is an outcome", "contrib/stetgrpc/unary.go", "return end.Outcome(), errors.Join(c.err, cause)", "return end.Outcome(), c.err", inModule("stetgrpc")},
 	{"gRPC: an unknown outcome counts as not executed", "internal/rpc/condition.go", "\t\t}\n\t}\n\treturn stet.MayHaveExecuted\n", "\t\t}\n\t}\n\treturn stet.NotExecuted\n", inModule("stetgrpc")},
 	{"gRPC: replays look like first answers", "contrib/stetgrpc/unary.go", "c.reply(run.Outcome().Type)), nil, true)", "c.reply(run.Outcome().Type)), nil, false)", inModule("stetgrpc")},
