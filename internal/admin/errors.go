@@ -18,7 +18,7 @@ type Condition struct {
 
 // Conditions lists all conditions.
 var Conditions = []*Condition{
-	Invalid, NotJSON, TooLarge, NotFound, NoPage, NoMethod, TokenRequired, NotAllowed, ReadOnly, CrossOrigin, HostRefused,
+	Invalid, NotJSON, TooLarge, NotFound, NoPage, NoMethod, TokenRequired, ReadOnly, CrossOrigin, HostRefused,
 	Changed, NotPossible, LeaseAlive, Unreadable, NoBrowser, StoreFailed, AuditFailed,
 }
 
@@ -31,7 +31,6 @@ var (
 	NoPage        = &Condition{"no-such-page", http.StatusNotFound, "No such page"}
 	NoMethod      = &Condition{"method-not-allowed", http.StatusMethodNotAllowed, "Method not allowed"}
 	TokenRequired = &Condition{"token-required", http.StatusUnauthorized, "Bearer token required"}
-	NotAllowed    = &Condition{"not-allowed", http.StatusForbidden, "Not allowed"}
 	ReadOnly      = &Condition{"read-only", http.StatusForbidden, "Read-only without a token"}
 	CrossOrigin   = &Condition{"cross-origin", http.StatusForbidden, "Cross-origin request refused"}
 	HostRefused   = &Condition{"host-refused", http.StatusForbidden, "Only requests from this host are allowed"}
