@@ -74,11 +74,14 @@ type Observer interface {
 	Observe(ctx context.Context, ev Event)
 }
 
-// Join returns an observer that passes each event to all of observers, in this order.
+// Join returns an observer that passes each event to all of observers, in this order. Nil
+// observers are left out.
 func Join(observers ...Observer) Observer {
 	return Func(func(ctx context.Context, ev Event) {
 		for _, o := range observers {
-			o.Observe(ctx, ev)
+			if o != nil {
+				o.Observe(ctx, ev)
+			}
 		}
 	})
 }
