@@ -89,13 +89,15 @@ reconcile: services ## Resolve 100,000 unknown records by four reconcilers at a 
 crashtest-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
+SEEDS_OF = | xargs -P $$(nproc) -I{} $(GO) test ./simulate -count 1 -timeout 0 -run Seeds -seeds 50000 -from {}
+
 simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
-	cd $(PROOF) && $(GO) run ./simulate/cmd -seeds 1000000
-	cd $(PROOF) && $(GO) run ./simulate/cmd -tx -seeds 200000
-	cd $(PROOF) && $(GO) run ./simulate/cmd -work -seeds 200000
+	cd $(PROOF) && seq 0 50000 950000 $(SEEDS_OF)
+	cd $(PROOF) && seq 0 50000 150000 $(SEEDS_OF) -tx
+	cd $(PROOF) && seq 0 50000 150000 $(SEEDS_OF) -accepted
 
 model: ## Search every state of the protocol (2 min)
-	cd $(PROOF) && $(GO) run ./model/cmd
+	cd $(PROOF) && $(GO) test ./model -count 1 -timeout 30m -v -run NoOrder -late 1
 
 mutants: services ## Break the product in some 190 ways, each of which the tests must notice (an hour)
 	cd $(PROOF) && $(GO) run ./mutants

@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// bank is a handler that does what the words of its request say, with a row in its transaction
+// bank is a handler that does what its request says, with a row in its transaction
 // if it has one: see testdata/responses.txt.
 func bank(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"flag"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,18 +10,23 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// The command searches with messages that are overtaken, too; that takes longer.
+var (
+	late       = flag.Uint("late", 0, "how many messages may be overtaken by what their sender does next: 0 to 2")
+	operations = flag.Uint("operations", 1, "how often the operator steps in: 0 to 2")
+	rule       = flag.String("rule", "", "a rule to break: "+strings.Join(Rules, ", "))
+)
+
 func TestNoOrderOfStepsBreaksAPromise(t *testing.T) {
 	for _, p := range Policies {
 		for _, other := range []bool{false, true} {
-			r := Explore(Options{Policy: p, Other: other, Operations: 1})
+			r := Explore(Options{Policy: p, Other: other, Late: uint8(*late), Operations: uint8(*operations), Rule: *rule})
 			if r.Violation != "" {
 				t.Errorf("policy %v, other %v: %s:\n%s", p, other, r.Violation, strings.Join(r.Trace, "\n"))
 			}
 			if r.States < 5000 || r.Resting < 10 {
 				t.Errorf("policy %v, other %v: %d states, %d of them at rest, are too few to be all", p, other, r.States, r.Resting)
 			}
-			t.Logf("policy %v, other %v: %d states, %d transitions", p, other, r.States, r.Transitions)
+			fmt.Printf("policy %v, other %v: %d states, %d transitions, %d at rest\n", p, other, r.States, r.Transitions, r.Resting)
 		}
 	}
 }

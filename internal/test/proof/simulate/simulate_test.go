@@ -1,10 +1,49 @@
 package simulate
 
 import (
+	"flag"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
+
+var (
+	from     = flag.Uint64("from", 0, "the first seed of TestSeeds")
+	seeds    = flag.Uint64("seeds", 200, "how many schedules TestSeeds simulates; of one it logs the events")
+	tx       = flag.Bool("tx", false, "most clients of TestSeeds use transactions")
+	accepted = flag.Bool("accepted", false, "TestSeeds accepts operations, runs them with steps, cancels them, and sends messages")
+)
+
+// TestSeeds simulates the schedules of a range of seeds, every hundredth of them twice.
+func TestSeeds(t *testing.T) {
+	const bubble = 2000 // seeds in one
+	var sum Count
+	began := time.Now()
+	for done := uint64(0); done < *seeds; done += bubble {
+		synctest.Test(t, func(t *testing.T) {
+			c := Config{Transactions: *tx, Work: *accepted, Crew: new(Crew), Log: *seeds == 1}
+			defer c.Crew.Dismiss()
+			for seed := *from + done; seed < *from+min(done+bubble, *seeds); seed++ {
+				r := Run(seed, c)
+				sum.Add(r.Count)
+				if r.Violation != "" {
+					t.Fatal(Shrink(r, c))
+				}
+				if seed%100 == 0 && !raceDetector && Run(seed, c).Hash != r.Hash {
+					t.Errorf("seed %d did not replay", seed)
+				}
+				if c.Log {
+					t.Logf("%v\n\n%s", r, strings.Join(r.Log, "\n"))
+				}
+			}
+		})
+	}
+	t.Logf("seeds %d to %d: %+v", *from, *from+*seeds-1, sum)
+	fmt.Printf("figure: simulate_rate = %.0f schedules/min of one processor\n", float64(*seeds)/time.Since(began).Minutes())
+}
 
 func TestSchedulesBreakNoPromise(t *testing.T) {
 	const few, many, most = 1000, 5000, 20_000
