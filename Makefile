@@ -52,23 +52,24 @@ size: ## Print the sizes of the code with their limits and aims
 lint: ## Run golangci-lint on all modules (built from source the first time: some minutes)
 	@for m in $(MODULES); do (cd $$m && echo "lint $$m" && $(GO) run $(LINT) run ./...) || exit 1; done
 
+PAYMENTS = cd $(PROOF) && $(GO) test ./crashtest/payments -count 1 -timeout 6h -v -run
 crashtest: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
-	cd $(PROOF) && $(GO) run ./cmd/crashtest payments
+	$(PAYMENTS) 'NoFault|Herd|Zombies|Lost' -everywhere -kills 130 -server-kills 12 -network 24 -stops 8 -fills 7 -callers 10000 -lost 100 -zombies 20
 
 crashtest-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
-	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -long
+	$(PAYMENTS) 'NoFault|Herd|Zombies|Lost' -everywhere -kills 1300 -server-kills 200 -network 240 -stops 80 -fills 70 -callers 10000 -lost 1000 -zombies 200
 
 crashtest-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
-	cd $(PROOF) && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
+	$(PAYMENTS) 'NoFault/postgres_tx|Zombies/postgres|Lost' -everywhere -kills 1000 -server-kills 200 -network 0 -stops 0 -lost 1000 -zombies 100
 
 crashtest-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
 crashtest-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
-	cd $(PROOF) && $(GO) run ./cmd/crashtest messages
+	cd $(PROOF) && $(GO) test ./crashtest/messages -count 1 -timeout 3h -v -run NoKill -messages 10000 -kills 50 -relay-kills 200 -restarts 2
 
 crashtest-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
-	cd $(PROOF) && $(GO) run ./cmd/crashtest async
+	cd $(PROOF) && $(GO) test ./crashtest/async -count 1 -timeout 3h -v -run NoKill -kills 500 -restarts 2
 
 CRASHTEST_OF = cd $(PROOF) && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
 crashtest-python: services ## Kill services in Python 300 times, sidecars 200 times, PostgreSQL 20 times; stop 20 processes (10 min)

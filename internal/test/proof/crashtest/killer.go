@@ -107,9 +107,6 @@ type Killer struct {
 	kills int // wanted
 }
 
-// Spent is closed when enough processes have been killed.
-func (s *Killer) Spent() <-chan struct{} { return s.spent }
-
 // Count changes the tally.
 func (s *Killer) Count(f func(*Tally)) {
 	s.mu.Lock()

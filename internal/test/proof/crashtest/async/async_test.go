@@ -3,11 +3,20 @@ package async
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
 
 	"github.com/stet-go/stet/internal/test/rig"
+)
+
+var (
+	kills    = flag.Int("kills", 6, "processes to kill, in each flavour")
+	restarts = flag.Int("restarts", 1, "restarts of the broker, or of PostgreSQL where River is the queue")
+	seed     = flag.Uint64("seed", rand.Uint64(), "of the schedule")
+	keep     = flag.String("keep", "", "directory to leave the histories, ledgers and logs in")
 )
 
 func TestMain(m *testing.M) {
@@ -29,6 +38,10 @@ func acquit(t *testing.T, flavours []string, crash func(ctx context.Context, r *
 				t.Fatal(err)
 			}
 			t.Logf("%+v", rep)
+			for figure, n := range map[string]int{"kills": rep.Kills, "restarts": rep.Restarts, "operations": rep.Operations, "completed": rep.Completed, "attempts": rep.Attempts,
+				"effects": rep.Effects, "cancelled": rep.Cancelled, "open_steps": rep.Doubtful, "violations": len(rep.Violations)} {
+				fmt.Printf("figure: async_%s_%s = %d\n", name, figure, n)
+			}
 			for _, v := range rep.Violations {
 				t.Error(v)
 			}
@@ -40,12 +53,10 @@ func acquit(t *testing.T, flavours []string, crash func(ctx context.Context, r *
 }
 
 func TestNoKillLosesAnAcceptedOperationOrRunsItTwice(t *testing.T) {
-	const kills = 6
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	t.Logf("seed %d", *seed)
 	acquit(t, Flavours(), func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
-		rep, err := Run(ctx, r, Config{Flavour: flavour, Kills: kills, Restarts: 1, Seed: seed, Progress: func(s string) { t.Log(s) }})
-		if err == nil && rep.Kills != kills {
+		rep, err := Run(ctx, r, Config{Flavour: flavour, Kills: *kills, Restarts: *restarts, Seed: *seed, Keep: *keep, Progress: func(s string) { t.Log(s) }})
+		if err == nil && rep.Kills != *kills {
 			t.Errorf("%s: %d kills", flavour, rep.Kills)
 		}
 		return rep, err

@@ -3,6 +3,8 @@ package messages
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -10,6 +12,14 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet/internal/test/rig"
+)
+
+var (
+	count      = flag.Int("messages", 200, "distinct messages, each published 1 to 5 times")
+	kills      = flag.Int("kills", 6, "consumers to kill")
+	relayKills = flag.Int("relay-kills", 10, "relays to kill")
+	restarts   = flag.Int("restarts", 1, "restarts of the broker")
+	seed       = flag.Uint64("seed", 1, "of the schedule")
 )
 
 func TestMain(m *testing.M) {
@@ -27,7 +37,7 @@ func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				cfg := Config{Broker: broker, Store: store, Messages: 200, Kills: 6, RelayKills: 10, Restarts: 1, Seed: 1, Progress: func(s string) { t.Log(s) }}
+				cfg := Config{Broker: broker, Store: store, Messages: *count, Kills: *kills, RelayKills: *relayKills, Restarts: *restarts, Seed: *seed, Progress: func(s string) { t.Log(s) }}
 				rep, err := Run(t.Context(), r, cfg)
 				if err := errors.Join(err, r.Close()); err != nil {
 					t.Fatal(err)
@@ -36,6 +46,10 @@ func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
 					t.Error(v)
 				}
 				t.Logf("%+v", rep)
+				for name, n := range map[string]int{"messages": rep.Operations, "copies": rep.Copies, "effects": rep.Effects, "kills": rep.Kills, "restarts": rep.Restarts,
+					"emitted": rep.Emitted, "arrived": rep.Arrived, "relay_kills": rep.Relays.Kills, "unknown": rep.Doubtful, "violations": len(rep.Violations)} {
+					fmt.Printf("figure: messages_%s_%s_%s = %d\n", broker, store, name, n)
+				}
 				if rep.Kills != cfg.Kills || rep.Relays.Kills != cfg.RelayKills || rep.Restarts != cfg.Restarts || rep.Copies < 2*rep.Operations || rep.Emitted < rep.Operations/10 {
 					t.Errorf("%+v proves too little", rep)
 				}

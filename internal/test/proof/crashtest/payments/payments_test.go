@@ -1,41 +1,74 @@
 package payments
 
 import (
+	"cmp"
 	"context"
+	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/test/proof/crashtest"
 	"github.com/stet-go/stet/internal/test/rig"
 )
 
+// The defaults are the smallest load test: every fault point once or twice, and some of each other
+// fault that needs no privileges.
+var (
+	everywhere  = flag.Bool("everywhere", false, "test every store in every mode")
+	kills       = flag.Int("kills", 0, "processes to kill at fault points, for each store and mode; 0: each point, and five more")
+	serverKills = flag.Int("server-kills", 2, "times to kill each database server")
+	network     = flag.Int("network", 6, "faults of the network between services and each server")
+	stops       = flag.Int("stops", 3, "processes to stop past their lease, for each store and mode")
+	fills       = flag.Int("fills", 0, "times to fill SQLite's disk, in each mode (root only)")
+	callers     = flag.Int("callers", 300, "callers of a herd on one key, and a fifth, at most 500, on as many keys")
+	lost        = flag.Int("lost", 3, "COMMITs of PostgreSQL to lose on their way, and as many answers to them")
+	zombies     = flag.Int("zombies", 2, "processes to stop past their lease and let settle, with another claim and without")
+	seed        = flag.Uint64("seed", 1, "of the schedules")
+	keep        = flag.String("keep", "", "directory to leave the histories in")
+)
+
+// places are the configurations of -everywhere, or some.
+func places() (all []Config) {
+	for _, kind := range []string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis} {
+		for _, mode := range []Mode{Tx, MarkUnknown, Verify} {
+			one := kind == crashtest.Postgres && mode == Tx || kind == crashtest.Redis && mode == MarkUnknown
+			if one || kind == crashtest.SQLite || *everywhere && (kind == crashtest.Postgres || mode != Tx) {
+				all = append(all, Config{Place: crashtest.Place{Kind: kind}, Mode: mode, Seed: *seed, Keep: *keep, Timeout: 6 * time.Hour})
+			}
+		}
+	}
+	return all
+}
+
 func TestMain(m *testing.M) {
 	Main() // in a child
 	os.Exit(rig.Main(m).Run())
 }
 
-// TestNoFaultBreaksAPromise is the smallest load test: every fault point once or
-// twice, and some of each other fault that needs no privileges.
 func TestNoFaultBreaksAPromise(t *testing.T) {
-	for _, cfg := range []Config{
-		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Tx, Stops: 3},
-		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: MarkUnknown, Stops: 3},
-		{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Verify, Stops: 3},
-		{Place: crashtest.Place{Kind: crashtest.Postgres}, Mode: Tx, ServerKills: 2, NetworkFaults: 6, Stops: 2},
-		{Place: crashtest.Place{Kind: crashtest.Redis}, Mode: MarkUnknown, ServerKills: 2, NetworkFaults: 6, Stops: 2},
-	} {
+	for _, cfg := range places() {
+		cfg.Kills, cfg.Stops = cmp.Or(*kills, len(Points(cfg.Place.Kind, cfg.Mode))+5), *stops
+		if cfg.Place.Kind == crashtest.SQLite {
+			cfg.Fills = *fills
+		} else {
+			cfg.ServerKills, cfg.NetworkFaults = *serverKills, *network
+		}
 		t.Run(strings.ReplaceAll(cfg.Name(), "/", " "), func(t *testing.T) {
 			t.Parallel()
 			withServer(t, &cfg)
-			cfg.Seed = 1
-			cfg.Kills = len(Points(cfg.Place.Kind, cfg.Mode)) + 5
 			rep, err := Run(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			judged(t, cfg, rep)
+			for name, n := range map[string]int{"process_kills": rep.Kills, "server_kills": rep.Restarts, "network_faults": rep.NetworkFaults(), "stops": rep.Stops,
+				"full_disks": rep.Fills, "payments": rep.Operations, "requests": rep.Requests, "violations": len(rep.Violations) + rep.Undecided} {
+				fmt.Printf("figure: crashtest_%s_%s = %d\n", strings.ReplaceAll(cfg.Name(), "/", "_"), name, n)
+			}
 			if rep.Kills < cfg.Kills || rep.Restarts < cfg.ServerKills || rep.NetworkFaults() < cfg.NetworkFaults || rep.Stops < cfg.Stops {
 				t.Error("not all faults of the schedule happened")
 			}
@@ -71,51 +104,67 @@ func withServer(t *testing.T, cfg *Config) {
 }
 
 func TestAHerdMakesOneCharge(t *testing.T) {
-	for name, h := range map[string]Herd{
-		"one key":               {Callers: 300, Keys: 1},
-		"many keys, small pool": {Callers: 60, Keys: 60, Pool: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, cfg := range places() {
+		if cfg.Mode != Tx && (cfg.Place.Kind != crashtest.Redis || cfg.Mode != MarkUnknown || !*everywhere) || cfg.Place.Kind == crashtest.Postgres && !*everywhere {
+			continue
+		}
+		for name, h := range map[string]Herd{
+			"one key":               {Callers: *callers, Keys: 1},
+			"many keys, small pool": {Callers: min(*callers/5, 500), Keys: min(*callers/5, 500), Pool: 2},
+		} {
+			t.Run(cfg.Place.Kind+" "+name, func(t *testing.T) {
+				t.Parallel()
+				cfg := cfg
+				withServer(t, &cfg)
+				rep, err := RunHerd(t.Context(), cfg, h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				judged(t, cfg, rep)
+				if rep.Operations != h.Keys || cfg.Mode == Tx && rep.Once != h.Keys || rep.Kills < 1 {
+					t.Errorf("%d payments, %d once, %d kills", rep.Operations, rep.Once, rep.Kills)
+				}
+			})
+		}
+	}
+}
+
+func TestZombiesAreFencedOff(t *testing.T) {
+	kinds := []string{crashtest.SQLite}
+	if *everywhere {
+		kinds = append(kinds, crashtest.Postgres, crashtest.Redis)
+	}
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Tx}
-			rep, err := RunHerd(t.Context(), cfg, h)
+			cfg := Config{Place: crashtest.Place{Kind: kind}}
+			withServer(t, &cfg)
+			z, err := RunZombies(t.Context(), cfg.Place, *zombies, func(string) {})
 			if err != nil {
 				t.Fatal(err)
 			}
-			judged(t, cfg, rep)
-			if rep.Operations != h.Keys || rep.Once != h.Keys || rep.Kills < 1 {
-				t.Errorf("%d payments, %d once, %d kills", rep.Operations, rep.Once, rep.Kills)
+			fmt.Printf("figure: crashtest_%s_zombie_settles_refused = %d of %d\n", kind, z.Refused, *zombies)
+			if z.Refused != *zombies || z.Accepted != *zombies || len(z.Wrong) > 0 {
+				t.Errorf("got %+v; want %d refused, as many accepted late, and none wrong", z, *zombies)
 			}
 		})
 	}
 }
 
-func TestZombiesAreFencedOff(t *testing.T) {
-	t.Parallel()
-	const trials = 2
-	z, err := RunZombies(t.Context(), crashtest.Place{Kind: crashtest.SQLite}, trials, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if z.Refused != trials || z.Accepted != trials || len(z.Wrong) > 0 {
-		t.Errorf("got %+v; want z.Refused == trials, z.Accepted == trials, len(z.Wrong) <= 0", z)
-	}
-}
-
 func TestLostCommitsAreResolved(t *testing.T) {
 	t.Parallel()
-	const trials = 3
 	server := rig.NewPostgres(t, rig.PostgresOptions{})
 	name, err := server.CreateDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := RunLost(t.Context(), server, name, trials, func(string) {})
+	l, err := RunLost(t.Context(), server, name, *lost, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Committed != trials || l.RolledBack != trials || len(l.Wrong) > 0 {
-		t.Errorf("got %+v; want l.Committed == trials, l.RolledBack == trials, len(l.Wrong) <= 0", l)
+	fmt.Printf("figure: lost_commits_resolved = %d of %d\n", l.Committed+l.RolledBack, 2**lost)
+	if l.Committed != *lost || l.RolledBack != *lost || len(l.Wrong) > 0 {
+		t.Errorf("got %+v; want %d committed, as many rolled back, and none wrong", l, *lost)
 	}
 }
 
