@@ -179,7 +179,7 @@ func TestOperationThatASoundStoreRefusesIsRetriedLater(t *testing.T) {
 	b := newBench(t, refuses, stet.Policy{})
 	c := b.consumerTx(refuses, insert)
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
-	d := c.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+1) // nor can it be found out what stands
+	d := c.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+1) // and the stored record cannot be read either
 	wants(t, d, stetmsg.Retry, stetmsg.Unavailable)
 	if d.After <= 0 {
 		t.Fatal("it comes again at once")

@@ -47,7 +47,7 @@ var (
 type Error struct {
 	Condition  *Condition
 	Detail     string
-	Now        *Record       // what stands now, if that is why
+	Now        *Record       // the present record, if that is the cause
 	RetryAfter time.Duration // when to ask again; 0 when nothing is known
 	Cause      error         // may name hosts: for logs, and for who has the store's URL anyway
 }

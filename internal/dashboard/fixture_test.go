@@ -213,7 +213,7 @@ func (f *office) path(key string) string {
 	return "/v1/operations/" + f.engine.ID("acme", key).String()
 }
 
-// change asks for a change of what stands now.
+// change asks for a change of the present record.
 func (f *office) change(key, action string, c admin.Change, header ...string) answer {
 	f.t.Helper()
 	if c.Fence == 0 {

@@ -62,7 +62,7 @@ func facesTable(t *testing.T, rows [][]string) {
 	}
 	var b strings.Builder
 	b.WriteString(facesBegin)
-	b.WriteString("| what stands | HTTP | `Do[string]` | `Do[*StringValue]`, codec/protobuf | gRPC, Connect | a consumer |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| stored outcome | HTTP | `Do[string]` | `Do[*StringValue]`, codec/protobuf | gRPC, Connect | a consumer |\n|---|---|---|---|---|---|\n")
 	for _, row := range adapterRows {
 		b.WriteString("| " + row[1])
 		for _, reader := range facesColumns {

@@ -158,7 +158,7 @@ type level struct {
 	path   string
 }
 
-// reader reads the reference: the lines of comment before a field, what stands behind
+// reader reads the reference: the lines of comment before a field, the text behind
 // it, and what continues that on the next lines.
 type reader struct {
 	all     map[string]saying

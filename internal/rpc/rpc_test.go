@@ -167,7 +167,7 @@ func TestOutcomeOfEachAdapterIsReturned(t *testing.T) {
 			t.Errorf("%s: %s; want %s: %s", c.name, got, c.want, e.Status.GetMessage())
 		}
 		if !e.OK() && (len(e.Trailer[PushbackName]) != 1 || e.Trailer[PushbackName][0] != "-1") {
-			t.Errorf("%s: gRPC's own policy would ask again for what stands: %v", c.name, e.Trailer)
+			t.Errorf("%s: gRPC's own policy would ask again for a stored outcome: %v", c.name, e.Trailer)
 		}
 	}
 }

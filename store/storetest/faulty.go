@@ -102,8 +102,8 @@ type layer struct{ store.Store }
 // Unwrap implements store.Wrapper.
 func (l layer) Unwrap() store.Store { return l.Store }
 
-// newFaulty returns a store whose calls may fail, and what stands in front of it to do
-// what s can do besides.
+// newFaulty returns a store whose calls may fail, and the store in front of it, which has the
+// other abilities of s.
 func newFaulty(s store.Store, plan Plan) (f *faulty, top store.Store) {
 	f = &faulty{store: s, plan: plan, calls: make(map[string]int)}
 	top = f

@@ -3,7 +3,7 @@ package main
 // inModule has all tests of a module in a folder of its own.
 func inModule(folder string) []string { return []string{"./contrib/" + folder + "/..."} }
 
-// adapters are defects of what stands between a framework and the engine.
+// adapters are defects of the code between a framework and the engine.
 var adapters = []defect{
 	{"gRPC: what a service below says is said of this call", "internal/rpc/condition.go",
 		"if _, ok := ReadStatus(e.Status); !ok {\n", "if _, ok := ReadStatus(e.Status); !ok || true {\n", inModule("stetgrpc")},

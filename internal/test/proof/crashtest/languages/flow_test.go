@@ -15,7 +15,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// flow is what stands before and beside services: sidecars that accept, and workers.
+// flow has the processes around services: sidecars that accept, and workers.
 type flow struct {
 	killer  *killer
 	program string
