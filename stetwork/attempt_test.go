@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -74,60 +73,6 @@ func flaky(n int, ran *atomic.Int64, err error) func(context.Context, parcel) (r
 	}
 }
 
-func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
-	harmless := stet.Retryable(errors.New("sold out"))
-	theirs := &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}
-	for _, c := range []struct {
-		name       string
-		idempotent bool
-		err        error
-		want       store.State
-		runs       int64
-	}{
-		{"retryable", false, harmless, store.Completed, 3},
-		{"any other error", false, errBroken, store.Failed, 1},
-		{"an error of another operation", false, theirs, store.Failed, 1},
-		{"permanent", false, stet.Permanent(harmless), store.Failed, 1},
-		{"idempotent", true, errBroken, store.Completed, 3},
-		{"idempotent, permanent", true, stet.Permanent(errBroken), store.Failed, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
-				var ran atomic.Int64
-				register := stetwork.Handle[parcel, receipt]
-				if c.idempotent {
-					register = stetwork.HandleIdempotent[parcel, receipt]
-				}
-				must(t, register(b.worker, "ship", flaky(3, &ran, c.err)))
-				b.runs()
-				st := b.await(b.accept("ship", "a"), store.Completed, store.Failed, store.Unknown)
-				if st.Record.State != c.want || ran.Load() != c.runs || st.Record.Attempt != int(c.runs) {
-					t.Fatalf("%v after %d runs, attempt %d; want %v after %d", st.Record.State, ran.Load(), st.Record.Attempt, c.want, c.runs)
-				}
-			})
-		})
-	}
-}
-
-func TestDeclaredNotExecutedRunsAgain(t *testing.T) {
-	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
-		var ran atomic.Int64
-		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			switch ran.Add(1) {
-			case 1:
-				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
-				return receipt{}, nil
-			case 2:
-				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
-				return receipt{}, errBroken
-			}
-			return receipt{3}, nil
-		}))
-		b.runs()
-		b.await(b.accept("ship", "a"), store.Completed)
-	})
-}
-
 func TestAttemptsAreSpacedAndLimited(t *testing.T) {
 	var spaced []time.Duration
 	o := stetwork.Options{MaxAttempts: 4, Backoff: func(n int) time.Duration {
@@ -150,41 +95,6 @@ func TestAttemptsAreSpacedAndLimited(t *testing.T) {
 		if len(at) != 4 || len(spaced) != 3 {
 			t.Fatal(len(at), len(spaced))
 		}
-	})
-}
-
-func TestPanicOfPlainHandlerIsFailedAndOfIdempotentRepeated(t *testing.T) {
-	for name, how := range map[string]func(){"panic": func() { panic("the lorry is on fire") }, "goexit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
-				h := func(ctx context.Context, _ parcel) (receipt, error) {
-					if stet.FromContext(ctx).Attempt() == 1 {
-						how()
-					}
-					return receipt{1}, nil
-				}
-				must(t, stetwork.Handle(b.worker, "plain", h))
-				must(t, stetwork.HandleIdempotent(b.worker, "idempotent", h))
-				b.runs()
-				plain, idempotent := b.accept("plain", "a"), b.accept("idempotent", "b")
-				b.await(idempotent, store.Completed)
-				b.await(plain, store.Failed)
-				if st := b.status(plain); st.Outcome.Reason != store.ReasonPanicked || st.Record.Attempt != 1 {
-					t.Fatalf("%v, attempt %d; want panicked, 1", st.Outcome.Reason, st.Record.Attempt)
-				}
-			})
-		})
-	}
-}
-
-func TestDeclaredMayHaveExecutedBecomesUnknown(t *testing.T) {
-	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
-		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
-			return receipt{}, nil
-		}))
-		b.runs()
-		b.await(b.accept("ship", "a"), store.Unknown)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"runtime"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -12,86 +11,6 @@ import (
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
-
-func TestErrorIsStoredAndReplayed(t *testing.T) {
-	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
-	runs := 0
-	declined := errors.New("card declined")
-	for range 2 {
-		_, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) {
-			runs++
-			return 0, declined
-		})
-		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted || err.Error() != "stet: operation failed (may have executed): card declined" {
-			t.Fatal(err)
-		}
-	}
-	if runs != 1 {
-		t.Fatalf("ran %d times", runs)
-	}
-}
-
-func TestNothingHappenedRunsAgain(t *testing.T) {
-	busy := errors.New("processor busy")
-	for name, say := range map[string]func(ctx context.Context) error{
-		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return busy },
-		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
-		"wrapped":                 func(context.Context) error { return stet.Retryable(busy) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
-			var fence int64
-			_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
-				fence = stet.FromContext(ctx).Fence()
-				return 0, say(ctx)
-			})
-			if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted {
-				t.Fatal(err)
-			}
-			res, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) { return 1, nil })
-			if err != nil || res.Value != 1 || res.Attempt != 2 || res.Fence <= fence {
-				t.Fatalf("%+v, %v", res, err)
-			}
-		})
-	}
-}
-
-func TestPanicIsSettledAndContinues(t *testing.T) {
-	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
-	runs := 0
-	func() {
-		defer func() {
-			if p := recover(); p != "boom" {
-				t.Errorf("recovered %v", p)
-			}
-		}()
-		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
-	}()
-	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); stet.KindOf(err) != stet.KindFailed || runs != 0 ||
-		stet.ExecutionOf(err) != stet.MayHaveExecuted { // the handler may have had an effect
-		t.Fatalf("%v, %d runs", err, runs)
-	}
-}
-
-func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
-	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
-		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			defer func() { _ = recover() }()
-			_, _ = stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
-				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
-				leave()
-				return 0, nil
-			})
-		}()
-		<-done
-		if res, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 1, nil }); err != nil || res.Value != 1 || res.Attempt != 2 {
-			t.Errorf("%s: %+v, %v", name, res, err)
-		}
-	}
-}
 
 func TestResultThatCannotBeKeptIsNotRunAgain(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: 100}})

@@ -274,23 +274,6 @@ func TestUnacknowledgedClaimIsReleased(t *testing.T) {
 	})
 }
 
-func TestFailedSettleIsUnknownAndNeverReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newSpy()
-		store.failSettle.Store(&errDown)
-		e := newEngine(t, store, stet.Options{})
-		runs := 0
-		_, err := stet.Do(t.Context(), e, op, charge(&runs))
-		if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
-			t.Fatalf("%v, %d runs", err, runs)
-		}
-	})
-}
-
 // The caller received "not executed", so the record is released when the store is back.
 func TestFailedRelease_IsRepeatedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,60 +41,6 @@ func charges(t *testing.T, store *sqlite.Store) (n int) {
 	return n
 }
 
-func TestTransactionRunsOnceAndReplays(t *testing.T) {
-	store, e := bank(t)
-	for i := range 3 {
-		res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
-			return "receipt", book(ctx, tx)
-		})
-		if err != nil || res.Value != "receipt" || res.Replayed != (i > 0) || res.Attempt != 1 {
-			t.Fatalf("%+v, %v", res, err)
-		}
-	}
-	if n := charges(t, store); n != 1 {
-		t.Fatalf("%d charges", n)
-	}
-}
-
-func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
-	store, e := bank(t)
-	down := errors.New("down")
-	for name, fail := range map[string]func(context.Context) error{
-		"error":    func(context.Context) error { return down },
-		"declared": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
-	} {
-		_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
-			if err := book(ctx, tx); err != nil {
-				t.Error(err)
-			}
-			return 1, fail(ctx)
-		})
-		if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted || (name == "error") != errors.Is(err, down) {
-			t.Fatalf("%s: %v", name, err)
-		}
-	}
-	func() {
-		defer func() {
-			if recover() != "boom" {
-				t.Error("the panic was swallowed")
-			}
-		}()
-		_, _ = stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
-			if err := book(ctx, tx); err != nil {
-				t.Error(err)
-			}
-			panic("boom")
-		})
-	}()
-	if n := charges(t, store); n != 0 {
-		t.Fatalf("%d charges", n)
-	}
-	res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
-	if err != nil || res.Value != 7 || charges(t, store) != 1 {
-		t.Fatalf("%+v, %v", res, err)
-	}
-}
-
 func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
 	store, e := bank(t)
 	other := op
@@ -306,27 +252,5 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 	wg.Wait()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestMayHaveExecutedInsideATransactionIsRolledBack: the database holds nothing of it, but
-// what the function asked of others may have happened.
-func TestMayHaveExecutedInsideATransactionIsRolledBack(t *testing.T) {
-	store, e := bank(t)
-	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
-		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
-		return "receipt", book(ctx, tx)
-	})
-	if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
-		t.Errorf("told the caller: %v", err)
-	}
-	if n := charges(t, store); n != 0 {
-		t.Errorf("%d charges were committed", n)
-	}
-	res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
-		return "receipt", book(ctx, tx)
-	})
-	if n := charges(t, store); err != nil || res.Replayed || n != 1 {
-		t.Errorf("a retry: %+v, %v, %d charges", res, err, n)
 	}
 }

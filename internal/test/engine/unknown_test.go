@@ -22,38 +22,6 @@ func doubtful(still time.Duration, then func() error) func(context.Context) (str
 	}
 }
 
-func TestHandlerMayDeclareTheOutcomeUnknown(t *testing.T) {
-	for name, then := range map[string]func() error{
-		"and return":              func() error { return nil },
-		"and fail":                func() error { return errors.New("no answer") },
-		"and fail as if retrying": func() error { return stet.Retryable(errors.New("busy")) },
-		"and panic":               func() error { panic("no answer") },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			st := memory.New(memory.Options{})
-			e := newEngine(t, st, stet.Options{SweepEvery: -1})
-			func() {
-				defer func() { _ = recover() }()
-				_, err := stet.Do(t.Context(), e, op, doubtful(0, then))
-				if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
-					t.Errorf("%s: %v", name, err)
-				}
-			}()
-			shown := browse(t, st, store.Unknown) // at once, not when the lease has run out
-			runs := 0
-			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 0 {
-				t.Errorf("%s: a retry: %v, %d runs", name, err, runs)
-			}
-			if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 {
-				t.Errorf("%s: after it was resolved: %v, %d runs", name, err, runs)
-			}
-		})
-	}
-}
-
 func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})

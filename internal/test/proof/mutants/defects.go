@@ -12,7 +12,7 @@ type defect struct {
 }
 
 var (
-	engineTests   = []string{".", "./internal/test/engine"}
+	engineTests   = []string{".", "./internal/test/engine", "./internal/matrix"}
 	memoryTests   = []string{"./store/memory"}
 	cacheTests    = []string{"./store/cache"}
 	sqliteTests   = []string{"./store/sqlite"}
