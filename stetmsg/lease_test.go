@@ -3,7 +3,6 @@ package stetmsg_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -146,53 +145,6 @@ func TestRetryableOptionRunsAmbiguousErrorsAgain(t *testing.T) {
 		if got := b.state("1"); got != c.want {
 			t.Errorf("%s: the record is %v after %v; want %v", name, got, d.Action, c.want)
 		}
-	}
-}
-
-func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
-	b := inMemory(t, stet.Policy{})
-	runs := 0
-	c := b.consumer(func(_ context.Context, m order) ([]byte, error) {
-		runs++
-		switch m.ID {
-		case "panic":
-			panic("oops")
-		case "permanent":
-			return nil, stet.Permanent(stet.Retryable(errors.New("no such book")))
-		case "theirs":
-			return nil, &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}
-		}
-		return nil, errors.New("connection reset")
-	})
-	for _, id := range []string{"error", "panic", "permanent", "theirs"} {
-		runs = 0
-		first := c.Decide(ctx, order{ID: id}, 1)
-		wants(t, first, stetmsg.DeadLetter, stetmsg.Failed)
-		if b.state(id) != store.Failed || first.Text() == "" {
-			t.Fatalf("%s: %v, %q", id, b.state(id), first.Text())
-		}
-		// The dead letter may not have been sent, so the next copy is one, too.
-		wants(t, c.Decide(ctx, order{ID: id}, 2), stetmsg.DeadLetter, stetmsg.Failed)
-		if runs != 1 {
-			t.Fatalf("%s: %d runs", id, runs)
-		}
-	}
-}
-
-func TestGoexitOfAHandlerLeavesNoClaim(t *testing.T) {
-	b := inMemory(t, stet.Policy{})
-	c := b.consumer(func(context.Context, order) ([]byte, error) {
-		runtime.Goexit()
-		return nil, nil
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Decide(ctx, order{ID: "1"}, 1)
-	}()
-	<-done
-	if s := b.state("1"); s != store.Failed {
-		t.Fatalf("the record is %v", s)
 	}
 }
 

@@ -33,35 +33,6 @@ func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.
 	}
 }
 
-func TestErrorRollsBackAndRunsAgain(t *testing.T) {
-	s := onSQLite(t)
-	b := newBench(t, s, stet.Policy{})
-	runs := 0
-	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
-		result, err := insert(ctx, tx, m)
-		switch runs++; runs {
-		case 1:
-			return nil, errors.New("deadlock detected")
-		case 2:
-			panic("oops")
-		case 3:
-			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
-		}
-		return result, err
-	})
-	for n := 1; n <= 3; n++ {
-		d := c.Decide(ctx, order{ID: "1"}, n)
-		wants(t, d, stetmsg.Retry, stetmsg.NoEffect)
-		if effects(t, s) != 0 || d.After <= 0 {
-			t.Fatal("an effect without an outcome, or no backoff", d.After)
-		}
-	}
-	wants(t, c.Decide(ctx, order{ID: "1"}, 4), stetmsg.Ack, stetmsg.Handled)
-	if n := effects(t, s); n != 1 {
-		t.Fatalf("%d effects", n)
-	}
-}
-
 func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
@@ -148,23 +119,6 @@ func TestClosedEngineRetriesLater(t *testing.T) {
 				t.Fatalf("delivery %d may come again after %v", n, d.After)
 			}
 		}
-	}
-}
-
-func TestLostCommitReplyIsNeitherAcknowledgedNorRunTwice(t *testing.T) {
-	s := onSQLite(t)
-	lost := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
-		if c.Method == "RunTx" && c.N == 1 {
-			return storetest.FailAfter
-		}
-		return storetest.NoFault
-	})
-	b := newBench(t, lost, stet.Policy{})
-	c := b.consumerTx(lost, insert)
-	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.Unknown)
-	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
-	if n := effects(t, s); n != 1 {
-		t.Fatalf("%d effects", n)
 	}
 }
 

@@ -190,23 +190,6 @@ func TestSignatureCannotBeSplitAgain(t *testing.T) {
 	s.want("the same signature, split elsewhere", 400, 1, again, "{}")
 }
 
-func TestDeliveryIsAcknowledgedOnlyWhenItIsDone(t *testing.T) {
-	s := start(t, memory.New(memory.Options{}), webhook.Options{})
-	h := standardHeaders("msg_1", sent, "{}")
-	s.fails = stet.Retryable(errors.New("the processor is down"))
-	s.want("nothing happened", 503, 1, h, "{}")
-	s.want("nothing happened again", 503, 2, h, "{}")
-	s.fails = nil
-	s.want("now it did", 200, 3, h, "{}")
-	s.want("and again", 200, 3, h, "{}")
-
-	h = standardHeaders("msg_2", sent, "{}")
-	s.fails = errors.New("half of it was done: card 4242")
-	s.want("it failed", 500, 4, h, "{}")
-	s.fails = nil
-	s.want("it stays failed", 500, 4, h, "{}")
-}
-
 // nothing is a store that cannot be used.
 type nothing struct{ store.Store }
 
