@@ -75,9 +75,9 @@ func (zeros) Read(p []byte) (int, error) {
 // TestStreamThatFailsIsAnError, and never a part of it that looks whole.
 func TestStreamThatFailsIsAnError(t *testing.T) {
 	for name, stream := range map[string]fiber.Handler{
-		"longer than is read":             func(c fiber.Ctx) error { return c.SendStream(zeros{}) },
-		"longer than is read, as it says": func(c fiber.Ctx) error { return c.SendStream(zeros{}, 17<<20) },
-		"shorter than it says":            func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("short"), 10) },
+		"longer than is read":                      func(c fiber.Ctx) error { return c.SendStream(zeros{}) },
+		"longer than is read, with Content-Length": func(c fiber.Ctx) error { return c.SendStream(zeros{}, 17<<20) },
+		"shorter than its Content-Length":          func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("short"), 10) },
 		"broken": func(c fiber.Ctx) error {
 			return c.SendStream(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader("xyz"))))
 		},

@@ -105,12 +105,12 @@ func TestUploadThatStallsIsCutOff(t *testing.T) {
 	s := serve(t, false, okHandler)
 	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 200ms}\n"+single))
 	for name, request := range map[string]string{
-		"protected":                  fmt.Sprintf(half, "k") + "half",
-		"unprotected":                "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
-		"refused":                    fmt.Sprintf(half, strings.Repeat("k", 300)) + "half",
-		"refused by the proxy":       "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency_Key: k\r\nContent-Length: 1000\r\n\r\nhalf",
-		"chunked":                    "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: c\r\nTransfer-Encoding: chunked\r\n\r\n400\r\nhalf",
-		"a GET whose content is due": "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
+		"protected":                      fmt.Sprintf(half, "k") + "half",
+		"unprotected":                    "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
+		"refused":                        fmt.Sprintf(half, strings.Repeat("k", 300)) + "half",
+		"refused by the proxy":           "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency_Key: k\r\nContent-Length: 1000\r\n\r\nhalf",
+		"chunked":                        "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: c\r\nTransfer-Encoding: chunked\r\n\r\n400\r\nhalf",
+		"a GET with content that is due": "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
 	} {
 		if got := rest(t, f.dial(request)); s.count("k") != 0 {
 			t.Errorf("%s: executed; %q", name, got)

@@ -429,7 +429,7 @@ var broken = []bug{
 	{name: "answers before the commit", tx: true, claims: []string{"transaction that is not committed"}, outer: answersAnyway, inner: notes},
 	{name: "hides a status from the middleware", tx: true, claims: []string{"transaction rolled back on 5xx"}, outer: outside(status(200, 502)), inner: status(502, 200)},
 	{name: "writes an abort's status later", tx: true, claims: []string{"transaction rolled back on abort"}, outer: outside(status(204, 503)), inner: status(503, 204)},
-	{name: "answers an error, and does not tell of it", tx: true, claims: []string{"transaction rolled back on an error with a status"},
+	{name: "answers an error, and does not return it", tx: true, claims: []string{"transaction rolled back on an error with a status"},
 		callTx: func(c Call) Call { return answering{c} }},
 	{name: "commits twice", tx: true, claims: []string{"transaction", "transaction committed with a refusal", "transaction rolled back on error", "transaction rolled back on 5xx", "transaction rolled back on abort",
 		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed", "transaction called again"},

@@ -26,8 +26,8 @@ func TestAcceptedWorkRunsInTransactionsOfDatabaseSQL(t *testing.T) {
 	db := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = db.Close() })
 	for name, wrap := range map[string]func(*Store, *SQLStore[*sql.Tx]) store.Store{
-		"over the store":            func(s *Store, _ *SQLStore[*sql.Tx]) store.Store { return s },
-		"over what OverSQL returns": func(_ *Store, over *SQLStore[*sql.Tx]) store.Store { return over },
+		"over the store":             func(s *Store, _ *SQLStore[*sql.Tx]) store.Store { return s },
+		"over the result of OverSQL": func(_ *Store, over *SQLStore[*sql.Tx]) store.Store { return over },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, pool, Options{Schema: fresh()})

@@ -12,7 +12,7 @@ import (
 var browseChecks = []check{
 	{"a query shows each record that matches once", "an operator who is shown less than there is believes that nothing is stuck.",
 		browseShowsWhatMatches},
-	{"a query tells scopes apart", "no caller sees a record of another scope, even of one whose IDs begin alike.",
+	{"a query distinguishes scopes", "no caller sees a record of another scope, even of one whose IDs begin alike.",
 		browseTellsScopesApart},
 	{"a query knows how old a record is", "operators search for records stuck for an hour by age, on the store's clock.",
 		browseKnowsAges},

@@ -19,7 +19,7 @@ func ended(ctx context.Context) context.Context {
 }
 
 var cancelChecks = []check{
-	{"a cancellation in each state does what the state machine says", "waiting work ends, a running operation is asked to end, and an ended one stays.",
+	{"a cancellation in each state follows the state machine", "waiting work ends, a running operation is asked to end, and an ended one stays.",
 		cancelInEachState},
 	{"a cancelled operation has an outcome like any other", "retries get the cancellation for the whole retention.",
 		cancelledIsSettled},
@@ -219,7 +219,7 @@ func notesGrow(f *fixture) {
 		{"the same version", version(9, "noted"), false, false},
 		{"a lesser version", version(8, "noted"), false, true},
 		{"a greater version of more than a byte", version(256, "noted"), true, false},
-		{"a lesser one, whose last byte is greater", version(255, "noted"), false, true},
+		{"a lesser one with a greater last byte", version(255, "noted"), false, true},
 		{"a version that would be negative in a signed number", version(1<<63, "noted"), true, false},
 		{"a lesser one, which would not be", version(1<<63-1, "noted"), false, true},
 		{"the greatest version", version(math.MaxUint64, "noted"), true, false},
@@ -328,7 +328,7 @@ func workIsExact(f *fixture) {
 }
 
 var lookChecks = []check{
-	{"looking changes nothing", "status pages read records; Look must not mark unknown, renew or take anything.",
+	{"Look changes nothing", "status pages read records; Look must not mark unknown, renew or take anything.",
 		lookChangesNothing},
 	{"records that a store returned are never modified", "the engine shares it with callers that are still reading it.",
 		workIsNotModified},

@@ -11,7 +11,7 @@ import (
 var claimChecks = []check{
 	{"a free key is granted", "the claim is what lets an operation run; its record must carry who runs what, under which fence.",
 		freeKeyIsGranted},
-	{"a claim in each state does what the state machine says", "only a free or retryable key may run; anything else granted is a second execution.",
+	{"a claim in each state follows the state machine", "only a free or retryable key may run; anything else granted is a second execution.",
 		claimInEachState},
 	{"the owner recognises its own claim", "the reply to a claim may be lost; its repetition must not conflict with itself, and must not get a new fence either.",
 		ownClaimIsRecognised},
@@ -297,7 +297,7 @@ var refusalChecks = []check{
 		mismatchInEachState},
 	{"the zero fingerprint matches only itself", "a caller without a fingerprint must not match a caller with one.",
 		zeroFingerprint},
-	{"a call whose context has ended does nothing", "its caller has gone and will not hear what happened.",
+	{"a call with an ended context does nothing", "its caller has gone and will not hear what happened.",
 		endedContext},
 }
 

@@ -109,7 +109,7 @@ func watchChangesNothing(f *fixture) {
 var sweepChecks = []check{
 	{"a sweep does due work only", "it marks expired runs unknown, turns expired results into tombstones and deletes records past their time; live claims, outcomes and unknown records stay.",
 		sweepInEachSituation},
-	{"a sweep is bounded, and says when there is more", "a backlog must not become one long lock.",
+	{"a sweep is bounded, and reports when there is more", "a backlog must not become one long lock.",
 		sweepIsBounded},
 	{"sweepers do not count or do anything twice", "every process sweeps.",
 		sweepTogether},

@@ -16,7 +16,7 @@ var outsideChecks = []check{
 		outsideIsEndedByTake},
 	{"a run that is settled outside may settle late, if no other has come", "the transaction of a service may take longer than the lease.",
 		outsideSettlesLate},
-	{"a run is settled outside only if its own claim said so", "what an earlier claim of the key said proves nothing of this run.",
+	{"a run is settled outside only if its own claim allows it", "what an earlier claim of the key said proves nothing of this run.",
 		outsideIsOfOneClaim},
 }
 

@@ -17,7 +17,7 @@ var repeatChecks = []check{
 		repeatedIsNotUnknown},
 	{"a run that may be repeated is left alone while it lives, and when it has ended", "a second run beside a living one is a waste, and after its end a second execution.",
 		livingIsNotRepeated},
-	{"notes say whether a run may be repeated", "from the beginning of a step that must not be repeated to its end, the run must not be.",
+	{"notes state that a run may be repeated", "from the beginning of a step that must not be repeated to its end, the run must not be.",
 		repeatableIsSaved},
 }
 

@@ -68,7 +68,7 @@ func (s *small) bury(r *smallRecord, c store.Claim, now time.Time) error {
 		return store.ErrFenced
 	case s.is("fails the batch of a damaged record"):
 		return errors.New("it is damaged")
-	case s.is("frees keys whose records are damaged"):
+	case s.is("frees keys of damaged records"):
 		delete(s.m, s.id(c.ID))
 		return nil
 	}
@@ -84,7 +84,7 @@ func (s *small) kept(r store.Result) store.Result {
 	case s.is("cuts results at NUL"):
 		r.Head, _, _ = bytes.Cut(r.Head, []byte{0})
 		r.Body, _, _ = bytes.Cut(r.Body, []byte{0})
-	case s.is("keeps less than it says") && size == smallMost:
+	case s.is("keeps less than it reports") && size == smallMost:
 		r.Body = r.Body[1:]
 	case s.is("loses the status"):
 		r.Status = 0

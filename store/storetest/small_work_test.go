@@ -163,7 +163,7 @@ func (s *small) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 		switch r.due = (time.Time{}); {
 		case s.is("leaves taken work in its queue"):
 			r.due = due
-		case req.Repeatable && !s.is("forgets what may be repeated"):
+		case req.Repeatable && !s.is("forgets repeatable runs"):
 			r.due = r.lease
 		}
 		if s.is("counts no attempt of a take") {
@@ -223,7 +223,7 @@ func (s *small) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	state := r.State
 	s.pause("cancels in two steps")
 	switch {
-	case state == store.Accepted, state == store.Running && s.is("cancels what runs"):
+	case state == store.Accepted, state == store.Running && s.is("cancels running operations"):
 		r.State, r.Result, r.Gone = store.Failed, out.Result, out.Gone
 		if r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone); s.is("keeps cancelled records permanently") {
 			r.ForgetAt = now.Add(100 * keep.Tombstone)
@@ -309,7 +309,7 @@ func (s *small) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := s.unreadable(r); err != nil {
 		return store.Record{}, err
 	}
-	if s.is("marks unknown on look") && r.State == store.Running && !now.Before(r.lease) {
+	if s.is("marks unknown on Look") && r.State == store.Running && !now.Before(r.lease) {
 		s.markUnknown(r, now)
 	}
 	return r.whole(now), nil

@@ -8,7 +8,7 @@ import (
 )
 
 var takeChecks = []check{
-	{"a take in each state does what the state machine says", "a worker may run accepted operations only; and it must get their work.",
+	{"a take in each state follows the state machine", "a worker may run accepted operations only; and it must get their work.",
 		takeInEachState},
 	{"a repeated take by the owner succeeds", "the reply to a take may be lost; its repetition must not conflict with itself.",
 		ownTake},
@@ -181,7 +181,7 @@ func lapsedTakeIsParked(f *fixture) {
 }
 
 var returnChecks = []check{
-	{"a return in each state does what the state machine says", "a run returns its work if nothing happened; a record that was never accepted cannot wait for a worker.",
+	{"a return in each state follows the state machine", "a run returns its work if nothing happened; a record that was never accepted cannot wait for a worker.",
 		returnInEachState},
 	{"returned work waits for its delay", "backoff is what keeps a failing service from being hammered.",
 		returnedWaits},

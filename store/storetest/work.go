@@ -239,11 +239,11 @@ func (f *fixture) bare(what string, rec store.Record) {
 var acceptChecks = []check{
 	{"a free key is accepted", "the acceptance is what makes the work durable; it has not run yet.",
 		freeKeyIsAccepted},
-	{"an acceptance in each state does what the state machine says", "what Claim must not grant must not be queued either: it would run a second time.",
+	{"an acceptance in each state follows the state machine", "what Claim must not grant must not be queued either: it would run a second time.",
 		acceptInEachState},
 	{"an acceptance with another fingerprint is refused in every state", "the same key for another request is a caller's mistake, and is reported first.",
 		acceptMismatch},
-	{"an acceptance whose reply was lost recognises itself", "the caller gets one acceptance, whichever try succeeded.",
+	{"an unacknowledged acceptance recognises itself", "the caller gets one acceptance, whichever try succeeded.",
 		ownAcceptance},
 	{"accepted work waits as long as it was asked to, on the store's clock", "a job for tonight must not run now, and not next week either.",
 		acceptedWaits},

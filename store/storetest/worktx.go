@@ -29,7 +29,7 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 	return []check{
 		{"AcceptTx commits with the caller's rows, or has no effect", "an order without its job is lost, a job without its order is a ghost.",
 			with((*workCase[Tx]).acceptTx)},
-		{"AcceptTx in each state does what the state machine says", "what Claim must not grant must not be queued either.",
+		{"AcceptTx in each state follows the state machine", "what Claim must not grant must not be queued either.",
 			with((*workCase[Tx]).acceptTxInEachState)},
 		{"AcceptTx waits for a transaction that is accepting the same key", "both callers get one acceptance, which is durable.",
 			with((*workCase[Tx]).acceptTxWaits)},

@@ -58,7 +58,7 @@ func (f *fixture) calls(s situation) map[string]func() error {
 }
 
 var settleChecks = []check{
-	{"a settle in each state does what the state machine says", "an outcome is written once, while the claim runs or is unknown; a late settle under the newest fence is correct, because no other run began.",
+	{"a settle in each state follows the state machine", "an outcome is written once, while the claim runs or is unknown; a late settle under the newest fence is correct, because no other run began.",
 		settleInEachState},
 	{"a stale fence can write nothing", "a run that lost the claim must not end, renew or release its successor's claim.",
 		staleFenceWritesNothing},
@@ -184,7 +184,7 @@ func settleWhenGone(f *fixture) {
 }
 
 var releaseChecks = []check{
-	{"a release in each state does what the state machine says", "a run releases a key if nothing happened, and only before there is an outcome.",
+	{"a release in each state follows the state machine", "a run releases a key if nothing happened, and only before there is an outcome.",
 		releaseInEachState},
 }
 
@@ -219,7 +219,7 @@ func releaseInEachState(f *fixture) {
 }
 
 var extendChecks = []check{
-	{"an extension in each state does what the state machine says", "only a running claim has a lease; a run that does not learn of the loss continues to work.",
+	{"an extension in each state follows the state machine", "only a running claim has a lease; a run that does not learn of the loss continues to work.",
 		extendInEachState},
 	{"extending renews many leases at once and names the lost", "all heartbeats of a process go in one call; one lost claim must not take the others with it.",
 		extendMany},

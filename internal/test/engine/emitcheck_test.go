@@ -19,17 +19,17 @@ func TestInvalidMessageIsNotEmitted(t *testing.T) {
 	}})
 	run := take(t, e, accept(t, e, op, parcel))
 	for name, m := range map[string]stet.Message{
-		"to nowhere":               {},
-		"to a long name":           {To: strings.Repeat("x", 2000)},
-		"to a name with a newline": {To: "orders\nshipped"},
-		"a header without a name":  {To: "orders", Header: map[string]string{"": "x"}},
-		"a header's long name":     {To: "orders", Header: map[string]string{strings.Repeat("x", 300): "x"}},
-		"a header's name with NUL": {To: "orders", Header: map[string]string{"a\x00b": "x"}},
-		"a key that is no text":    {To: "orders", Key: "\xff"},
-		"what the broker refuses":  {To: "orders", Body: []byte("more than ten bytes")},
+		"to nowhere":                        {},
+		"to a long name":                    {To: strings.Repeat("x", 2000)},
+		"to a name with a newline":          {To: "orders\nshipped"},
+		"a header without a name":           {To: "orders", Header: map[string]string{"": "x"}},
+		"a header's long name":              {To: "orders", Header: map[string]string{strings.Repeat("x", 300): "x"}},
+		"a header's name with NUL":          {To: "orders", Header: map[string]string{"a\x00b": "x"}},
+		"a key that is no text":             {To: "orders", Key: "\xff"},
+		"a message that the broker refuses": {To: "orders", Body: []byte("more than ten bytes")},
 	} {
 		err := run.Emit(m)
-		if stet.KindOf(err) != stet.KindInvalid || name == "what the broker refuses" && !errors.Is(err, huge) {
+		if stet.KindOf(err) != stet.KindInvalid || name == "a message that the broker refuses" && !errors.Is(err, huge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

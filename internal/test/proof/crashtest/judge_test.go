@@ -203,13 +203,13 @@ type bite struct {
 func TestJudgeBitesWhereClientsAreWronged(t *testing.T) {
 	for name, c := range map[string]bite{
 		"charged twice": {OneEffect, func(s *story) { s.well(); s.charge(10, 5); s.end() }},
-		"told, and not charged": {Acknowledged, func(s *story) {
+		"returned, and not charged": {Acknowledged, func(s *story) {
 			s.well()
 			s.ledger = nil
 			s.end()
 		}},
 		"got another charge": {Acknowledged, func(s *story) { s.well(); s.ledger[0].ID = "other"; s.end() }},
-		"told, but not what": {Acknowledged, func(s *story) {
+		"returned, but no outcome": {Acknowledged, func(s *story) {
 			s.well()
 			s.ask(5, Event{Kind: OK, Says: Outcome, Digest: "r"})
 			s.end()
@@ -220,7 +220,7 @@ func TestJudgeBitesWhereClientsAreWronged(t *testing.T) {
 			s.ask(5, toldUnknown)
 			s.end()
 		}},
-		"charged, and never told": {Acknowledged, func(s *story) {
+		"charged, and never returned": {Acknowledged, func(s *story) {
 			s.claim("o1", 10, 1)
 			s.charge(10, 5)
 			s.ask(5, Event{Kind: Unsure})
@@ -452,7 +452,7 @@ func TestJudgeReportsFates(t *testing.T) {
 			s.process = 2
 			s.ask(5, told(s.charge(11, 5)))
 		}},
-		"a retry of what another process has charged": {Fates{Repeated: 1}, func(s *story) {
+		"a retry of a charge by another process": {Fates{Repeated: 1}, func(s *story) {
 			s.process = 2
 			c := s.charge(10, 5)
 			s.process = 1

@@ -61,7 +61,7 @@ func (f flawedServer) abort(t *txn) {
 }
 
 func (f flawedServer) look(t *txn) (store.Record, bool, error) {
-	if f.is("looks before the transaction has ended") && t.open {
+	if f.is("reads before the transaction has ended") && t.open {
 		return f.w.look(int(t.key)).rec, true, nil
 	}
 	return f.server.look(t)
@@ -86,7 +86,7 @@ var txDefects = []struct {
 	{"commits the effect alone", 100},
 	{"commits the effect though the record is taken", 2000},
 	{"keeps rolled-back writes", 500},
-	{"looks before the transaction has ended", 5000},
+	{"reads before the transaction has ended", 5000},
 }
 
 func TestDefectsOfTransactionsAreFoundAndShrink(t *testing.T) {

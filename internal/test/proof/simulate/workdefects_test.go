@@ -63,7 +63,7 @@ func (f flawedWork) Cancel(ctx context.Context, c store.Claim, out store.Settlem
 	switch {
 	case f.is("ignores cancellations"):
 		return was, nil
-	case f.is("cancels what runs") && was.State == store.Running:
+	case f.is("cancels running operations") && was.State == store.Running:
 		return was, f.Store.Settle(ctx, c, out, keep)
 	}
 	return f.Store.Cancel(ctx, c, out, keep)
@@ -155,7 +155,7 @@ var workDefects = []struct {
 	{"returns without the fence check", 5000, of("take over")},
 	{"delays returned operations permanently", 500, nil},
 	{"ignores cancellations", 500, nil},
-	{"cancels what runs", 500, nil},
+	{"cancels running operations", 500, nil},
 	{"saves without the fence check", 5000, of("take over", tells, repeated)},
 	{"saves delayed notes over newer ones", 20000, of("unknown", once, outside)},
 	{"acknowledges before it saves", 1000, nil},

@@ -141,7 +141,7 @@ func TestJudgeComparesRecordsWithEffects(t *testing.T) {
 		{"no effect", plain, &operation{kind: inTx}, completed(ship), "", nil, true},
 		{"a part of another kind", plain, &operation{kind: inTx}, completed(ship), "", []string{ship, charge}, true},
 		{"an outcome of another effect", plain, &operation{kind: inTx}, completed("x"), "", []string{ship}, true},
-		{"told another outcome", plain, &operation{kind: inTx}, completed(ship), `{"ids":["ship"]}`, []string{ship}, true},
+		{"returned another outcome", plain, &operation{kind: inTx}, completed(ship), `{"ids":["ship"]}`, []string{ship}, true},
 		{"no client got it", plain, &operation{kind: inTx}, completed(ship), "-", []string{ship}, true},
 		{"still running", plain, &operation{kind: inTx}, in(store.Running, "", stet.Outcome{}), "-", nil, true},
 		{"still accepted", plain, &operation{kind: inTx}, in(store.Accepted, "", stet.Outcome{}), "-", nil, true},

@@ -84,7 +84,7 @@ var defects = map[string]defect{
 			return errors.Join(charge(ctx, e), charge(ctx, twice))
 		}
 	}, nil},
-	"it says that it has charged, and has not": {Tx, crashtest.Acknowledged, func(s *service) {
+	"it reports a charge that it has not made": {Tx, crashtest.Acknowledged, func(s *service) {
 		s.charge = func(context.Context, crashtest.Effect) error { return nil }
 	}, nil},
 	"scopes share their keys": {Tx, crashtest.Scope, func(s *service) {
@@ -99,7 +99,7 @@ var defects = map[string]defect{
 			}))
 		}
 	}, nil},
-	"replays look like runs": {MarkUnknown, crashtest.Stable, func(s *service) {
+	"replays are not marked": {MarkUnknown, crashtest.Stable, func(s *service) {
 		wrap := s.wrap
 		s.wrap = func(next http.Handler) http.Handler {
 			return wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(unmarked{w}, r) }))
