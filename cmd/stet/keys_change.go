@@ -83,9 +83,8 @@ func (k *keys) newResolve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as OUTCOME --reason WHY",
 		Short: "Record the outcome of an expired run: completed, failed or not-executed",
-		Long: `Check first whether the operation happened. Retries get the response of --status, or
-a 410 without --status.`,
-		Args: cobra.MaximumNArgs(1),
+		Long:  `Check first whether it happened. Retries get the response of --status, or else a 410.`,
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as != "completed" && as != "failed" && as != "not-executed" {
 				return usage{fmt.Errorf("--as is %q; give it completed, failed or not-executed", as)}
