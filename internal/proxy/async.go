@@ -98,7 +98,7 @@ func plainPath(p string) bool {
 
 // unkeepable reports whether a field cannot be stored for the service.
 func unkeepable(name string) bool {
-	return !isToken(name) || strings.HasPrefix(asVariable(name), "STET_") || ofConnection(name)
+	return !isToken(name) || ofProxy(name) || ofConnection(name)
 }
 
 func (a *Async) minBackoff() time.Duration {

@@ -178,7 +178,7 @@ func handedOn(name, keyHeader string) error {
 	switch {
 	case !isToken(name):
 		return fmt.Errorf("%q is no name of a header field of HTTP", name)
-	case strings.HasPrefix(asVariable(name), "STET_"), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
+	case ofProxy(name), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
 		return fmt.Errorf("%s is set by stet itself", name)
 	case ofConnection(name), slices.Contains([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}, canonical):
 		return fmt.Errorf("%s is about the connection to the service, and no message can set it", name)

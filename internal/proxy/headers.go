@@ -65,11 +65,17 @@ func (g *reservedHeaders) has(name string) bool {
 	return slices.ContainsFunc(g.all, func(known string) bool { return sameField(name, known) })
 }
 
-// strip removes the fields between the proxy and the service, in every spelling that a service
-// can take for them.
+// ofProxy reports whether a field is between the proxy and the service, in every spelling that a
+// service can take for it.
+func ofProxy(name string) bool {
+	const prefix = "STET_"
+	return len(name) >= len(prefix) && asVariable(name[:len(prefix)]) == prefix
+}
+
+// strip removes the fields between the proxy and the service.
 func strip(h http.Header) {
 	for name := range h {
-		if strings.HasPrefix(asVariable(name), "STET_") {
+		if ofProxy(name) {
 			delete(h, name)
 		}
 	}
@@ -88,7 +94,7 @@ func stripHint(h http.Header) {
 func stripClient(h http.Header) {
 	strip(h)
 	for name := range h {
-		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && asVariable(string(r)) == "_" }) {
+		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && inVariable(r) == '_' }) {
 			continue // the proxy knows this spelling
 		}
 		switch v := asVariable(name); {
@@ -125,14 +131,15 @@ func sameField(a, b string) bool {
 }
 
 // asVariable is the name of a field in such a service.
-func asVariable(name string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case 'a' <= r && r <= 'z':
-			return r - 'a' + 'A'
-		case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
-			return r
-		}
-		return '_'
-	}, name)
+func asVariable(name string) string { return strings.Map(inVariable, name) }
+
+// inVariable is a character of a field's name in the variable.
+func inVariable(r rune) rune {
+	switch {
+	case 'a' <= r && r <= 'z':
+		return r - 'a' + 'A'
+	case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return r
+	}
+	return '_'
 }

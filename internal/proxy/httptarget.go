@@ -94,7 +94,7 @@ func (h *hook) own(name string) bool {
 	case http.CanonicalHeaderKey(stetmsg.IDHeader), stethttp.DefaultHeader, hookTo, hookKey:
 		return true
 	}
-	return strings.HasPrefix(strings.ToLower(name), "ce-") || strings.HasPrefix(asVariable(name), "STET_") || ofConnection(name)
+	return strings.HasPrefix(strings.ToLower(name), "ce-") || ofProxy(name) || ofConnection(name)
 }
 
 // sendable reports whether HTTP can send a field (RFC 9110, sections 5.1 and 5.5).
