@@ -124,8 +124,8 @@ bench-async: services ## Measure operations from acceptance to outcome, beside R
 trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
 	cd bench && $(GO) run ./trips
 
-bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware; count double executions (8 min)
-	cd bench && $(GO) run ./endtoend -docs ../docs
+bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware, and the sidecar beside nginx; count double executions (13 min)
+	cd bench && $(GO) run ./endtoend -docs ../docs && $(GO) run ./endtoend sidecar -docs ../docs
 
 bench-scale: services ## Measure operations at 10,000, a million and ten million records (12 min, 11 GB of disk)
 	cd bench && $(GO) run ./scale $(SCALE)

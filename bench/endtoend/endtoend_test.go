@@ -14,6 +14,8 @@ import (
 
 func TestMain(m *testing.M) {
 	child.Main(childEnv, work) // the test is its own service
+	child.Main(behindEnv, serveBehind)
+	child.Main(forwardEnv, serveForward)
 	os.Exit(m.Run())
 }
 

@@ -158,18 +158,23 @@ func buildStet(ctx context.Context, files string) (string, error) {
 }
 
 // startStet starts the sidecar before a service. more are fields of its route.
-func startStet(ctx context.Context, program, files, store, service, more string) (*front, error) {
+func (s *sidecarPlace) startStet(ctx context.Context, service, more string) (_ *front, err error) {
+	if s.stet == "" {
+		if s.stet, err = buildStet(ctx, s.files); err != nil {
+			return nil, err
+		}
+	}
 	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf("listen: %s\nadmin: {listen: \"off\"}\nupstream: {url: http://%s}\nscope: single-tenant\nstore: {url: %q}\nroutes:\n  - {path: %s%s}\n",
-		addr, service, store, path, more)
-	file := filepath.Join(files, "stet-"+addr[strings.LastIndexByte(addr, ':')+1:]+".yaml")
+		addr, service, s.postgres.URL(s.database), path, more)
+	file := filepath.Join(s.files, "stet-"+addr[strings.LastIndexByte(addr, ':')+1:]+".yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return startFront(ctx, addr, exec.Command(program, "proxy", "--config", file)) //nolint:noctx,gosec // stop ends it
+	return startFront(ctx, addr, exec.Command(s.stet, "proxy", "--config", file)) //nolint:noctx,gosec // stop ends it
 }
 
 // startGo starts a reverse proxy of Go's standard library before a service.

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -44,10 +45,10 @@ var ways = []way{
 		return startGo(ctx, service)
 	}},
 	{name: "lease", says: "stet proxy", ours: true, kind: paying, front: func(ctx context.Context, s *sidecarPlace, service string) (*front, error) {
-		return startStet(ctx, s.stet, s.files, s.postgres.URL(s.database), service, "")
+		return s.startStet(ctx, service, "")
 	}},
 	{name: "settles", says: "stet proxy, settles: service", ours: true, kind: settling, front: func(ctx context.Context, s *sidecarPlace, service string) (*front, error) {
-		return startStet(ctx, s.stet, s.files, s.postgres.URL(s.database), service, ", settles: service")
+		return s.startStet(ctx, service, ", settles: service")
 	}},
 }
 
@@ -93,8 +94,9 @@ func (s *service) settle(w http.ResponseWriter, r *http.Request) {
 // sidecarPlace is where the ways are measured.
 type sidecarPlace struct {
 	*place
-	stet string // program
-	ways []*wayCells
+	stet  string // program
+	ways  []*wayCells
+	costs map[string]cost // by name of the figure
 }
 
 // wayCells is a way that runs.
@@ -113,27 +115,41 @@ func (w *wayCells) addr() string {
 	return w.front.addr
 }
 
-// spent is the processor time of a request, by process: front, service, PostgreSQL.
-type spent [3]float64 // ms
+// spent is the processor time of a request in ms, by process: proxy, service, PostgreSQL.
+type spent [3]float64
+
+// cost is what a request costs in all rounds: medians.
+type cost struct {
+	spent
+	more float64 // of the proxy's time than nginx's
+}
 
 // mainSidecar is the subcommand "sidecar": what a request costs with a reverse proxy, and with
 // the sidecar in its place.
-func mainSidecar(ctx context.Context, args []string) (err error) {
-	s := settings{callers: []int{1, 16}, kept: 200}
+func mainSidecar(ctx context.Context, args []string) error {
+	s := settings{callers: []int{1, 16}, kept: 200, load: loadAverage()}
 	f := flag.NewFlagSet("sidecar", flag.ContinueOnError)
-	f.DurationVar(&s.each, "each", 2*time.Second, "how long one measurement takes")
-	f.IntVar(&s.rounds, "rounds", 7, "rounds that count")
+	f.DurationVar(&s.each, "each", time.Second, "how long one measurement takes")
+	f.IntVar(&s.rounds, "rounds", 12, "rounds that count")
+	f.StringVar(&s.docs, "docs", "", "folder of the documentation, whose table is written (default none)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	return s.sidecar(ctx, ways)
+}
+
+// sidecar measures ways, one of which is nginx.
+func (s settings) sidecar(ctx context.Context, ways []way) (err error) {
 	p, err := newPlace(ctx, s)
 	if err != nil {
 		return err
 	}
-	place := &sidecarPlace{place: p}
+	place := &sidecarPlace{place: p, costs: map[string]cost{}}
 	defer func() { err = errors.Join(err, place.close()) }()
-	if err := place.start(ctx); err != nil {
-		return err
+	for _, w := range ways {
+		if err := place.start(ctx, w); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
 	}
 	for _, callers := range s.callers {
 		for _, what := range []string{first, replay} {
@@ -142,39 +158,49 @@ func mainSidecar(ctx context.Context, args []string) (err error) {
 			}
 		}
 	}
-	return place.promises(ctx)
-}
-
-// start starts the ways.
-func (s *sidecarPlace) start(ctx context.Context) (err error) {
-	progress("building stet")
-	if s.stet, err = buildStet(ctx, s.files); err != nil {
+	if err := place.promises(ctx); err != nil || s.docs == "" {
 		return err
 	}
-	for _, w := range ways {
-		table := "CREATE TABLE " + table(w.name) + " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, account text NOT NULL, amount bigint NOT NULL)"
-		if _, err := s.pool.Exec(ctx, table); err != nil {
+	return rewrite(filepath.Join(s.docs, "endtoend.md"), "sidecar", place.table())
+}
+
+// start starts a way, and makes the operations that its replays go round.
+func (s *sidecarPlace) start(ctx context.Context, w way) error {
+	progress("starting %s", w.says)
+	table := "CREATE TABLE " + table(w.name) + " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, account text NOT NULL, amount bigint NOT NULL)"
+	if _, err := s.pool.Exec(ctx, table); err != nil {
+		return err
+	}
+	c := &wayCells{way: w}
+	s.ways = append(s.ways, c)
+	command, err := child.Order(behindEnv, behind{order{Kind: w.name, Postgres: s.postgres.URL(s.database)}, w.kind})
+	if err != nil {
+		return err
+	}
+	if c.service, err = child.Start(ctx, command); err != nil {
+		return err
+	}
+	if w.front != nil {
+		if c.front, err = w.front(ctx, s, c.service.Addr); err != nil {
 			return err
 		}
-		c := &wayCells{way: w}
-		s.ways = append(s.ways, c)
-		command, err := child.Order(behindEnv, behind{order{Kind: w.name, Postgres: s.postgres.URL(s.database)}, w.kind})
-		if err != nil {
+	}
+	conn, err := post.Dial(c.addr())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for range s.kept {
+		if err := s.send(c, conn, c.old(s.kept), first); err != nil {
 			return err
-		}
-		if c.service, err = child.Start(ctx, command); err != nil {
-			return err
-		}
-		if w.front != nil {
-			if c.front, err = w.front(ctx, s, c.service.Addr); err != nil {
-				return err
-			}
-		}
-		if _, _, err := s.load(c, 1, first, s.kept); err != nil { // of replays
-			return fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
 	return nil
+}
+
+// old returns the next of so many keys that come again.
+func (w *wayCells) old(kept int) string {
+	return fmt.Sprint(w.name, "-old-", w.turn.Add(1)%int64(kept))
 }
 
 func (s *sidecarPlace) close() error {
@@ -196,7 +222,7 @@ func (s *sidecarPlace) compare(callers int, what string) error {
 	var all []rounds.Contender
 	for _, w := range s.ways {
 		all = append(all, rounds.Contender{Name: w.name, Measure: func() (float64, error) {
-			rate, cost, err := s.load(w, callers, what, 0)
+			rate, cost, err := s.measure(w, callers, what)
 			costs[w.name] = append(costs[w.name], cost)
 			return rate, err
 		}})
@@ -216,28 +242,63 @@ func (s *sidecarPlace) compare(callers int, what string) error {
 
 // show prints a way at one setting.
 func (s *sidecarPlace) show(w *wayCells, what string, callers int, rates map[string][]float64, costs map[string][]spent) {
-	name := fmt.Sprintf("sidecar_%s_%s_%d", w.name, what, callers)
-	var of spent
-	for i := range of {
-		of[i] = rounds.Median(column(costs[w.name], i))
+	name := costName(w.name, what, callers)
+	var c cost
+	for i := range c.spent {
+		c.spent[i] = rounds.Median(column(costs[w.name], i))
 	}
-	ratio := rounds.Ratio(rates[w.name], rates["nginx"])
-	fmt.Printf("%-30s %-6s %2d callers %7.0f/s (%.2f of nginx)  cpu a request: proxy %.3f, service %.3f, PostgreSQL %.3f ms\n",
-		w.says, what, callers, rounds.Median(rates[w.name]), ratio, of[0], of[1], of[2])
+	fmt.Printf("%-30s %-6s %2d callers %7.0f/s  cpu a request: proxy %.3f, service %.3f, PostgreSQL %.3f ms\n",
+		w.says, what, callers, rounds.Median(rates[w.name]), c.spent[0], c.spent[1], c.spent[2])
 	for i, process := range []string{"proxy", "service", "postgres"} {
-		rounds.Figure(name+"_cpu_"+process, of[i], "ms")
+		rounds.Figure(name+"_cpu_"+process, c.spent[i], "ms")
 	}
-	rounds.Figure(name+"_rate", ratio, "of nginx")
-	if !w.ours {
-		return
+	if nginx := costs["nginx"]; w.ours && nginx != nil {
+		own, beside := column(costs[w.name], 0), column(nginx, 0)
+		more := make([]float64, len(own))
+		for i := range own {
+			more[i] = own[i] - beside[i]
+		}
+		c.more = rounds.Median(more)
+		rounds.Figure(name+"_cpu_more_than_nginx", c.more, "ms")
+		rounds.Figure(name+"_cpu_beside_nginx", rounds.Ratio(own, beside), "times")
+		rounds.Figure(name+"_rate_beside_nginx", rounds.Ratio(rates[w.name], rates["nginx"]), "times")
 	}
-	own, nginx := column(costs[w.name], 0), column(costs["nginx"], 0)
-	more := make([]float64, len(own))
-	for i := range own {
-		more[i] = own[i] - nginx[i]
+	s.costs[name] = c
+}
+
+func costName(way, what string, callers int) string {
+	return fmt.Sprintf("sidecar_%s_%s_%d", way, what, callers)
+}
+
+// table is the table of docs/endtoend.md.
+func (s *sidecarPlace) table() string {
+	var t markdown
+	fmt.Fprintf(&t, "%s Medians of %d rounds of %v, in which all take turns.\n\n", conditions(s.load), s.rounds, s.each)
+	head := []string{"ms of processor time a request"}
+	for _, what := range []string{first, replay} {
+		for _, callers := range s.callers {
+			head = append(head, fmt.Sprintf("%s, %d", what, callers))
+		}
 	}
-	rounds.Figure(name+"_cpu_more_than_nginx", rounds.Median(more), "ms")
-	rounds.Figure(name+"_cpu_times_nginx", rounds.Ratio(own, nginx), "times")
+	t.head(head...)
+	row := func(says, way string, show func(cost) string) {
+		cells := []string{says}
+		for _, what := range []string{first, replay} {
+			for _, callers := range s.callers {
+				cells = append(cells, show(s.costs[costName(way, what, callers)]))
+			}
+		}
+		t.row(cells...)
+	}
+	for _, w := range s.ways {
+		row(w.says, w.name, func(c cost) string { return fmt.Sprintf("%.2f + %.2f + %.2f", c.spent[0], c.spent[1], c.spent[2]) })
+	}
+	for _, w := range s.ways {
+		if w.ours {
+			row(w.says+": the sidecar's more than nginx's", w.name, func(c cost) string { return fmt.Sprintf("%.2f", c.more) })
+		}
+	}
+	return t.String()
 }
 
 // column returns the costs of one process.
@@ -262,8 +323,8 @@ func (s *sidecarPlace) used(w *wayCells) (u [3]time.Duration, err error) {
 	return u, nil
 }
 
-// load sends requests for a while, or the first requests of so many old keys.
-func (s *sidecarPlace) load(w *wayCells, callers int, what string, old int) (rate float64, cost spent, err error) {
+// measure sends requests for a while.
+func (s *sidecarPlace) measure(w *wayCells, callers int, what string) (rate float64, cost spent, err error) {
 	conns := make([]*post.Conn, callers)
 	for i := range conns {
 		if conns[i], err = post.Dial(w.addr()); err != nil {
@@ -271,17 +332,9 @@ func (s *sidecarPlace) load(w *wayCells, callers int, what string, old int) (rat
 		}
 		defer conns[i].Close()
 	}
-	key := func() string { return fmt.Sprint(w.name, "-old-", w.turn.Add(1)%int64(s.kept)) }
-	if what == first && old == 0 {
+	key := func() string { return w.old(s.kept) }
+	if what == first {
 		key = func() string { return fmt.Sprint(w.name, "-new-", s.next.Add(1)) }
-	}
-	if old > 0 {
-		for range old {
-			if err := s.send(w, conns[0], key(), what); err != nil {
-				return 0, cost, err
-			}
-		}
-		return 0, cost, nil
 	}
 	before, err := s.used(w)
 	if err != nil {

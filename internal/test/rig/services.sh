@@ -21,6 +21,7 @@ if ! has rabbitmq-server; then missing="$missing rabbitmq-server"; fi
 if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
+if ! has nginx; then missing="$missing nginx-light"; fi
 if ! has python3; then missing="$missing python3"; fi
 for module in asyncpg fastapi flask greenlet psycopg psycopg2 sqlalchemy uvicorn; do
 	if ! /usr/bin/python3 -c "import $module" >/dev/null 2>&1; then missing="$missing python3-$module"; fi
