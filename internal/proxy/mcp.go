@@ -307,15 +307,19 @@ type watched struct {
 	id     []byte
 	hold   func(int)
 	status int // 0 until there is one
+	heldContent
 
+	replied, notBegun bool
+	others            bool // there are responses to other calls, which retries must not get
+}
+
+// heldContent is the content of a tool's response.
+type heldContent struct {
 	stream, encoded bool
 	events          mcpcall.Events
 	content         []byte // unless it is a stream
 	counted         int
 	large           bool // more than can be held
-
-	replied, notBegun bool
-	others            bool // there are responses to other calls, which retries must not get
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -76,27 +76,37 @@ type Options struct {
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
 type Proxy struct {
-	store       store.Store
-	o           Options
-	unprotected unprotected
-	writes      writes
-	emits       emits
-	limits      Limits
-	memory      memory
-	draining    atomic.Bool
-	ending      context.Context // ends when the process must end
-	ends        context.CancelFunc
-	messages    messages
-	busy, runs  atomic.Int64 // requests that were refused, and that are in flight
-	sayBusy     seldom
+	store  store.Store
+	o      Options
+	limits Limits
+	memory memory
+	totals
+	lifetime
 
 	mu     sync.Mutex // guards now, closed, active and peers
 	active map[*requestState]struct{}
 	peers  map[netip.Prefix]*peer
 	now    *generation
-	closed bool
-	old    sync.WaitGroup // generations that end
-	end    func() error   // once
+}
+
+// totals count since the Proxy was made, and observe.
+type totals struct {
+	unprotected unprotected
+	writes      writes
+	emits       emits
+	messages    messages
+	busy, runs  atomic.Int64 // requests that were refused, and that are in flight
+	sayBusy     seldom
+}
+
+// lifetime is the end of a Proxy.
+type lifetime struct {
+	draining atomic.Bool
+	ending   context.Context // ends when the process must end
+	ends     context.CancelFunc
+	closed   bool
+	old      sync.WaitGroup // generations that end
+	end      func() error   // once
 }
 
 // New returns a proxy over store, which the caller closes after the proxy. The error
@@ -111,7 +121,8 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, messages: messages{counts: map[MessageCount]uint64{}}, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p := &Proxy{store: store, o: o, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p.unprotected.log, p.emits.log, p.writes.next, p.messages.counts = o.ErrorLog, o.ErrorLog, o.Observer, map[MessageCount]uint64{}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -241,26 +252,36 @@ func (p *Proxy) stall() time.Duration {
 
 // generation is a configuration with its handlers and parts.
 type generation struct {
-	config      *Config
-	manner      manner
-	engine      *stet.Engine
-	upstream    *url.URL
-	transport   serviceTransport // to the upstream
-	elsewhere   *http.Transport  // to authorization and verify URLs
+	config    *Config
+	manner    manner
+	engine    *stet.Engine
+	upstream  *url.URL
+	transport serviceTransport // to the upstream
+	elsewhere *http.Transport  // to authorization and verify URLs
+	operators http.Handler
+	requests  sync.WaitGroup
+	serving
+	working
+}
+
+// serving serves the requests of a generation.
+type serving struct {
 	routing     *routing
 	pages       []*statusPage
 	waits       []*stethttp.Async // of requests that wait for accepted operations
 	reserved    *reservedHeaders
 	passing     http.Handler
 	unprotected *unprotected // requests that passed although they have a key
-	operators   http.Handler
-	requests    sync.WaitGroup
-	targets     *targets
-	relayer     *relayer             // nil: this process does not send messages
-	verifiers   map[string]*verifier // by class
-	consumers   []*consumer
-	parts       []part
-	background  background
+}
+
+// working is the background work of a generation.
+type working struct {
+	targets    *targets
+	relayer    *relayer             // nil: this process does not send messages
+	verifiers  map[string]*verifier // by class
+	consumers  []*consumer
+	parts      []part
+	background background
 }
 
 func (g *generation) close() error {
@@ -322,7 +343,8 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), reserved: newReservedHeaders(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
+	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, elsewhere: newTransport(Upstream{}),
+		serving: serving{routing: newRouting(c.Unrouted), reserved: newReservedHeaders(), unprotected: &p.unprotected}}
 	if g.transport, err = toService(c.Upstream); err != nil {
 		return nil, c.place(err, "upstream")
 	}

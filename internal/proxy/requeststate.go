@@ -18,19 +18,33 @@ type requestState struct {
 	manner  manner
 	target  string  // of the request to the service
 	content *upload // nil: none
-	http2   bool
-	old     bool // HTTP/1.0, which has no responses of 1xx
-	last    bool // no other request may follow on the connection
 
-	begun   bool  // the header was written
-	starved bool  // there was no memory for the request's content
-	deaf    bool  // the response is complete; further writes are dropped
-	broken  error // the error of a write
+	protocol
+	response
+	directions
 
-	peer *peer        // nil: of no client
-	held atomic.Int64 // bytes of the budget
+	starved bool         // there was no memory for the request's content
+	peer    *peer        // nil: of no client
+	held    atomic.Int64 // bytes of the budget
+}
 
-	mu      sync.Mutex // guards over, reading, writing and the deadlines
+// protocol is how a request came.
+type protocol struct {
+	http2 bool
+	old   bool // HTTP/1.0, which has no responses of 1xx
+	last  bool // no other request may follow on the connection
+}
+
+// response is how far the response to a client is.
+type response struct {
+	begun  bool  // the header was written
+	deaf   bool  // it is complete; further writes are dropped
+	broken error // the error of a write
+}
+
+// directions are both sides of a client's connection. mu guards the fields and the deadlines.
+type directions struct {
+	mu      sync.Mutex
 	over    bool
 	reading direction // of the content
 	writing direction // of the response
@@ -53,7 +67,8 @@ func stateOf(ctx context.Context) *requestState {
 // newRequestState returns the state of a request, and the request with that state in its
 // context.
 func (p *Proxy) newRequestState(w http.ResponseWriter, r *http.Request, problems manner) (*requestState, *http.Request) {
-	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: problems, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
+	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: problems,
+		protocol: protocol{http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}}
 	r = r.WithContext(context.WithValue(r.Context(), stateKey{}, v))
 	if r.Body != nil && r.Body != http.NoBody {
 		v.content = &upload{ReadCloser: r.Body, state: v}

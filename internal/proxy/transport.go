@@ -81,12 +81,7 @@ type trip struct {
 	unreached bool   // nothing was sent
 	why       string // that is so
 
-	mu     sync.Mutex
-	shared bool         // it got a connection that others use, too
-	conn   *countedConn // or this one, to which so much had been written
-	before int64
-	turn   int64 // its own of that connection
-	reused bool  // which had been used
+	connUse
 
 	empty bool   // the request has no content
 	small []byte // its content, if it is sent in one write with the header
@@ -97,6 +92,16 @@ type trip struct {
 
 // keeps is how many bytes of the response are stored at most.
 func (t *trip) keeps() int { return int(cmp.Or(t.route.MaxResult, 1<<20)) }
+
+// connUse is the connection that a request was sent on.
+type connUse struct {
+	mu     sync.Mutex
+	shared bool         // others use it at the same time
+	conn   *countedConn // if it is not shared; so many writes to it had been begun
+	before int64
+	turn   int64 // the request's own of that connection
+	reused bool  // which had been used
+}
 
 type tripKey struct{}
 
