@@ -22,8 +22,8 @@ const (
 
 var errLate = fmt.Errorf("%d writes have not been answered yet; nothing was done", maxLate)
 
-// writeOnce executes calls that write, on a connection of the store's own. When ctx
-// ends before the server has answered, the connection stays in use until it has.
+// writeOnce executes calls that write, on a connection of the store's own. If commits wait for a
+// standby and ctx ends before the answer, the connection stays in use until the answer.
 func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	if s.late.Load() >= maxLate {
 		return errLate
@@ -33,7 +33,12 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 		return err
 	}
 	if !s.replicated.Load() {
-		return s.writeAlone(ctx, c, calls)
+		err := s.write(ctx, c, calls)
+		if err != nil && ctx.Err() != nil { // a standby can have been configured: the next writes expect one
+			s.replicated.Store(true)
+			err = fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
+		}
+		return err
 	}
 	var caller presence
 	calls = caller.guard(calls)
@@ -41,11 +46,7 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err = s.send(life, c, calls...)
-		if noticed(c.Conn().PgConn()) && err == nil {
-			err = waitsThere(life, c.Conn().PgConn())
-		}
-		giveBack(c)
+		err = s.write(life, c, calls)
 	}()
 	select {
 	case <-done:
@@ -62,18 +63,12 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
 }
 
-// writeAlone executes calls that write on a server whose commits wait for no standby. It answers
-// at once, or its connection is dead. A standby can have been configured since the store has
-// looked: after a write that was not answered, the next ones are those of such a server.
-func (s *Store) writeAlone(ctx context.Context, c *pgxpool.Conn, calls []call) error {
+// write sends calls that write, and returns the connection.
+func (s *Store) write(ctx context.Context, c *pgxpool.Conn, calls []call) error {
 	defer giveBack(c)
 	err := s.send(ctx, c, calls...)
 	if noticed(c.Conn().PgConn()) && err == nil {
 		err = waitsThere(ctx, c.Conn().PgConn())
-	}
-	if err != nil && ctx.Err() != nil {
-		s.replicated.Store(true)
-		return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
 	}
 	return err
 }
