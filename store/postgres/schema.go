@@ -104,7 +104,7 @@ func (n names) replacer() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// functions are those of migrations 2 to 4, without what their names begin with.
+// functions are those of migrations 2 to 4, without what their names begin with; unsettled is a constraint.
 var functions = []string{"begin", "begin_raw", "claim", "digest", "emit", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "settle_raw", "sweep", "tell", "unsent", "unsettled", "wait_lock"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of

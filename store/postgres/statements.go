@@ -162,7 +162,7 @@ var withOutcome = assignments{{"state", "e.state"}, {"gone", "e.gone"}, {"status
 // closing settles and releases, except a release of an accepted operation. It has two shapes: for
 // many of which some may be locked, and for one whose row is waited for.
 var closing = change{params: ended, set: slices.Concat(withOutcome, assignments{{"lease_until", "NULL"}, {"run_due", "NULL"},
-	{"notes", "CASE WHEN e.state = {retryable} THEN r.notes END"}, {"cancel_at", "NULL"}}).set(),
+	{"notes", "CASE WHEN e.state = {retryable} THEN r.notes END"}, {"cancel_at", "NULL"}, {"unsettled", "NULL"}}).set(),
 	where:     "r.fence = e.fence AND r.state IN ({running}, {unknown}) AND (e.state <> {retryable} OR r.work IS NULL)",
 	returning: "r.id, {notify}"}
 

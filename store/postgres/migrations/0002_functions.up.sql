@@ -366,7 +366,7 @@ DECLARE
 	watched boolean;
 BEGIN
 	IF (wait_lock IS NOT NULL AND (status IS NULL OR status >= 200 AND status <= 999) AND failed IS NOT NULL AND gone IS NOT NULL
-		AND result > 0 AND tombstone >= result AND tombstone <= 3155760000 AND (head IS NULL OR substr(head, 1, 1) = '\x03'::bytea)
+		AND result > 0 AND tombstone >= result AND tombstone <= 3155760000 AND (head IS NULL OR substr(head, 1, 1) = decode('03', 'hex'))
 		AND coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(head), 0) + coalesce(octet_length(content_type), 0) <= 67108864
 		AND (content_type IS NULL OR octet_length(content_type) <= 255 AND content_type COLLATE "C" !~ '[[:cntrl:]]')) IS NOT TRUE THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: an argument of stet_settle_raw is not acceptable',
