@@ -9,9 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,8 +19,8 @@ import (
 // defect is a mistake in one of the functions, and a claim of the suite that it breaks.
 type defect struct {
 	Bug      string
-	Claim    string      // of TestFunctionsKeepTheContract, or of TestMessagesOfSQL: "messages/…"
-	Function string      // without stet_
+	Claim    string      // of TestFunctionsKeepTheContract, or of TestMessagesOfSQL: "messages/…"; or the name of a test
+	Function string      // without stet_; "": Changes are statements
 	Changes  [][2]string // each text is in the function once, and is replaced
 	URL      string      // of the database in which it is tried
 }
@@ -115,13 +113,41 @@ var defects = []defect{
 		Changes: [][2]string{{"WHERE m.owner = c.owner;", "WHERE false;"}}},
 	{Bug: "the sweep removes tombstones", Claim: "store/a sweep does due work only", Function: "sweep",
 		Changes: [][2]string{{"due.state <> 1 AND due.forgotten RETURNING", "due.state <> 1 RETURNING"}, {"AND NOT due.forgotten RETURNING", "AND false RETURNING"}}},
+	{Bug: "a transaction commits without an outcome", Claim: "TestTransactionThatForgetsToSettleCommitsNothing",
+		Changes: [][2]string{{"ALTER TABLE stet.records DROP CONSTRAINT stet_unsettled"}}},
+	{Bug: "the guard can be switched off", Claim: "TestServiceCannotCommitWithoutAnOutcome",
+		Changes: [][2]string{{"ALTER TABLE stet.records_empty DROP CONSTRAINT records_empty_yes_check"}}},
+	{Bug: "begin does not try the lock of the key", Claim: "TestRequestForSomethingElseMakesNoMismatch", Function: "begin_raw",
+		Changes: [][2]string{{"IF pg_try_advisory_xact_lock(run_lock) THEN", "IF true THEN"}}},
+	{Bug: "begin publishes no fingerprint", Claim: "TestEachStateIsTold", Function: "begin_raw",
+		Changes: [][2]string{{"pg_try_advisory_xact_lock(print_lock, print)", "true"}}},
+	{Bug: "begin publishes another fingerprint than Go", Claim: "TestPreparedTransactionHoldsItsKey", Function: "begin",
+		Changes: [][2]string{{"('finger'::text", "('print'::text"}}},
+	{Bug: "begin resolves names in the caller's schemas", Claim: "TestFunctionsDoNotDependOnTheSession", Function: "begin_raw",
+		Changes: [][2]string{{"SET search_path TO 'pg_catalog', 'pg_temp'", ""}}},
+	{Bug: "settle resolves names in the caller's schemas", Claim: "TestFunctionsDoNotDependOnTheSession", Function: "settle_raw",
+		Changes: [][2]string{{"SET search_path TO 'pg_catalog', 'pg_temp'", ""}}},
+	{Bug: "settle leaves the reference", Claim: "TestEachStateIsTold", Function: "settle_raw",
+		Changes: [][2]string{{"unsettled = NULL, ", ""}}},
+	{Bug: "release leaves the reference", Claim: "TestEachStateIsTold", Function: "release",
+		Changes: [][2]string{{", unsettled = NULL", ""}}},
+	{Bug: "settle stores any head", Claim: "TestRawFunctionsRefuseWrongArguments", Function: "settle_raw",
+		Changes: [][2]string{{"AND (head IS NULL OR substr(head, 1, 1) = decode('03', 'hex'))", ""}}},
+	{Bug: "begin stores digests of any length", Claim: "TestRawFunctionsRefuseWrongArguments", Function: "begin_raw",
+		Changes: [][2]string{{"octet_length(id) = 32 AND octet_length(scope) = 32 AND", ""}}},
+	{Bug: "settle changes an index", Claim: "TestSettleChangesNoIndex", Function: "settle_raw",
+		Changes: [][2]string{{"due_at = CASE WHEN gone", "due_at = interval '1 us' + CASE WHEN gone"}}},
+	{Bug: "begin counts as one that is not settled", Claim: "TestSettleChangesNoIndex", Function: "begin_raw",
+		Changes: [][2]string{{"class, name, ref, due, due, true)", "class, name, ref, NULL, due, true)"}}},
+	{Bug: "begin runs when another has the row", Claim: "TestWrongLocksCannotRunAnOperationTwice", Function: "begin_raw",
+		Changes: [][2]string{{"ON CONFLICT ON CONSTRAINT \"records_pkey\" DO NOTHING", "ON CONFLICT ON CONSTRAINT \"records_pkey\" DO UPDATE SET owner = excluded.owner, fence = excluded.fence, state = 1, unsettled = true"}}},
 }
 
 // defectEnv has the defect that TestFunctionsKeepTheContract plants, as JSON.
 const defectEnv = "STET_TEST_BROKEN_FUNCTION"
 
 // theDefect is the one of this process; nil as a rule.
-func theDefect(t *testing.T) (d *defect) {
+func theDefect(t testing.TB) (d *defect) {
 	t.Helper()
 	if text := os.Getenv(defectEnv); text != "" {
 		if err := json.Unmarshal([]byte(text), &d); err != nil {
@@ -130,6 +156,10 @@ func theDefect(t *testing.T) (d *defect) {
 	}
 	return d
 }
+
+// own is whether the defect is noticed by a test of its own. It is planted in each store that
+// the test opens.
+func (d *defect) own() bool { return d != nil && strings.HasPrefix(d.Claim, "Test") }
 
 // database is that of the process which looks at the outcome, or else a fresh one.
 func (d *defect) database(t *testing.T) *pgxpool.Pool {
@@ -147,6 +177,12 @@ const notPlanted = "THE DEFECT WAS NOT PLANTED"
 func (d *defect) plant(t testing.TB, s *Store) {
 	t.Helper()
 	if d == nil {
+		return
+	}
+	if d.Function == "" {
+		for _, c := range d.Changes {
+			execSQL(t, s.Pool(), c[0])
+		}
 		return
 	}
 	var text string
@@ -177,7 +213,10 @@ func (d *defect) noticed(ctx context.Context, self string) string {
 	if own, ok := strings.CutPrefix(claim, "messages/"); ok {
 		run, claim, why = "^TestMessagesOfSQL$", own, "--- FAIL: TestMessagesOfSQL/"
 	}
-	for part := range strings.SplitSeq(claim, "/") {
+	if d.own() {
+		run, claim, why = "^"+claim+"$", "", "--- FAIL: "+claim
+	}
+	for part := range strings.FieldsFuncSeq(claim, func(r rune) bool { return r == '/' }) {
 		run += "/^" + regexp.QuoteMeta(strings.ReplaceAll(part, " ", "_")) + "$"
 	}
 	cmd := exec.CommandContext(ctx, self, "-test.run", run, "-test.timeout", "90s", "-test.count", "1")
@@ -206,20 +245,17 @@ func TestSuiteNoticesBrokenFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
 	server := rig.Postgres(t)
-	var wg sync.WaitGroup
 	atATime := make(chan struct{}, 4)
 	for _, d := range defects {
-		d.URL = server.Database(t)
-		wg.Go(func() {
+		t.Run(d.Bug, func(t *testing.T) {
+			t.Parallel()
 			atATime <- struct{}{}
 			defer func() { <-atATime }()
-			if wrong := d.noticed(ctx, self); wrong != "" {
-				t.Errorf("%s (%s): %s", d.Bug, d.Claim, wrong)
+			d.URL = server.Database(t)
+			if wrong := d.noticed(t.Context(), self); wrong != "" {
+				t.Errorf("%s: %s", d.Claim, wrong)
 			}
 		})
 	}
-	wg.Wait()
 }

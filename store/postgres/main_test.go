@@ -70,6 +70,9 @@ func open(t testing.TB, pool *pgxpool.Pool, o Options) *Store {
 			t.Errorf("Close: %v", err)
 		}
 	})
+	if d := theDefect(t); d.own() {
+		d.plant(t, s)
+	}
 	return s
 }
 
