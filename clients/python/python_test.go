@@ -78,17 +78,26 @@ func TestPythonPackageKeepsItsPromises(t *testing.T) {
 		"walk(unittest.defaultTestLoader.discover('tests')); print(*sorted(names))")
 	out, err := list.Output()
 	classes := strings.Fields(string(out))
-	if err != nil || len(classes) < 28 {
-		t.Fatalf("%d classes, %v; want 28 at least: %s", len(classes), err, out)
+	if err != nil || len(classes) < 29 {
+		t.Fatalf("%d classes, %v; want 29 at least: %s", len(classes), err, out)
+	}
+	modes := map[string]string{}
+	for _, class := range classes {
+		modes[class] = "functions"
+		if module, _, _ := strings.Cut(class, "."); slices.Contains([]string{"test_services", "test_transactions", "test_unsettled"}, module) {
+			modes[class+"/statements"] = "statements"
+		}
 	}
 	two := make(chan struct{}, 2) // at a time
-	for _, class := range classes {
-		t.Run(class, func(t *testing.T) {
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			class, _, _ := strings.Cut(name, "/")
 			t.Parallel()
 			two <- struct{}{}
 			defer func() { <-two }()
 			_, url := ledger(t)
 			cmd := command(t, url, "-m", "unittest", class)
+			cmd.Env = append(cmd.Env, "STET_TEST_MODE="+mode)
 			if strings.HasSuffix(class, "BehindPgBouncer") {
 				one := rig.PgBouncerOptions{Settings: map[string]string{"default_pool_size": "1"}}
 				cmd.Env = append(cmd.Env, "STET_TEST_PGBOUNCER="+rig.Through(rig.PgBouncer(t, rig.Postgres(t), one).Addr(), url))

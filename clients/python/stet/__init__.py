@@ -6,9 +6,9 @@ those of docs/sql.md, made by "stet migrate up".
 """
 
 from .canonical import canonical_json
-from .core import Options
 from .emit import AsyncEmit, Emit
 from .fingerprint import fingerprint, request_fingerprint
+from .options import Options
 from .sql import DatabaseError
 
 __all__ = ["AsyncEmit", "DatabaseError", "Emit", "Options", "canonical_json", "fingerprint", "request_fingerprint"]

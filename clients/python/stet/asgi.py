@@ -20,9 +20,12 @@ from starlette.routing import Host, Match, Mount
 
 from . import answer as problems, sidecar
 from .answer import Answer
-from .core import MAX_HELD, Guard, Options, Run, log
+from .core import MAX_HELD, Guard
 from .emit import AsyncEmit, Emit, blocking, waiting
-from .sql import Database
+from .handle import log
+from .options import Options
+from .run import Run
+from .sql import Database, Transaction
 from .threads import Threaded
 
 try:
@@ -212,6 +215,9 @@ class Idempotent(Guard):
                 late = thread is not None
             else:
                 late = await _within(work, response, self.options.timeout)
+        except Exception as error:
+            self.explain(error)
+            raise
         finally:
             missing, response.ended = not response.ended, True
             if missing:
@@ -225,6 +231,9 @@ class Idempotent(Guard):
             log.error("an endpoint returned without a whole response; nothing was executed")
         if missing:
             await _send(send, self.problem(problems.RESPONSE_MISSING))
+
+    async def leave(self, transaction: Transaction) -> None:
+        self._ends(transaction.close())  # the response does not wait for ROLLBACK
 
     def _ends(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from .sql import ConnectionInTransaction, DatabaseError
+from .sql import ConnectionInTransaction, DatabaseError, refused
 
 
 class Asyncpg:
@@ -58,8 +58,12 @@ class _Transaction:
         except Exception as error:
             raise DatabaseError(error) from None
 
-    async def commit(self) -> None:
-        await self._transaction.commit()
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        await self.row(sql, arguments)
+        try:
+            await self._transaction.commit()
+        except Exception as error:
+            raise refused(error) from None
         self._committed = True
 
     async def close(self) -> None:

@@ -1,94 +1,27 @@
-"""Shared by the adapters: names the operation, begins it, stores its answer, and answers from the record."""
+"""Shared by the adapters: names the operation, begins it, and answers from the record."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import os
 from datetime import timedelta
 from typing import Any
 
-from . import answer as problems
-from .answer import PROBLEM_BASE, Answer, Problem, accepts
+from . import answer as problems, record
+from .answer import Answer, Problem, accepts
 from .fingerprint import Fields, request_fingerprint
-from .handle import Handle
+from .handle import log
 from .key import KeyFlaw, parse_key
-from .sql import Database, DatabaseError, Transaction, answered, emit, settle_in, statements
-
-log = logging.getLogger("stet")
+from .options import Options
+from .record import Operation
+from .run import RETRY_AFTER, Alone, Begun, Run, body_allowed, kept
+from .sql import UNSETTLED, Database, DatabaseError, Statements, Transaction, answered, unsettled
 
 MAX_SCOPE = 1024
 MAX_HELD = 16 << 20  # bytes of a response that is held until the commit
-_RETRY_AFTER = 1
-_PAUSES = (0.02, 0.5)  # seconds between queries about an unacknowledged commit: the first, and the longest
 
-_NEVER_STORED = {"date", "connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length", "content-type",
-                 "idempotent-replayed", "preference-applied"}
-_OF_THE_SIDECAR = ("strict", "max_body", "canonical", "namespace", "class_", "patience")
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The row of stet_begin."""
-
-    action: str
-    claim: str
-    state: str
-    status: int | None
-    headers: dict[str, list[str]]
-    content_type: str | None
-    body: bytes
-    fence: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of an adapter. Every field has a default."""
-
-    header: str = "Idempotency-Key"
-    strict: bool = False
-    """Accept only the quoted form of a key."""
-    sidecar: bool = False
-    """True behind "stet proxy", on a route with settles: service. The sidecar has claimed the operation. Scope, key and
-    fingerprint are configured in stet.yaml, not here."""
-    optional: bool = False
-    """Pass requests without a key to the handler, unprotected. The handler then has no transaction."""
-    max_body: int = 1 << 20
-    """The maximum size of a request body, in bytes."""
-    max_result: int = 1 << 20
-    """The maximum size of a stored response, in bytes, with its header. A larger one is sent, and retries receive 410."""
-    canonical: Callable[[bytes], bytes] | None = None
-    """canonical_json(): the fingerprint ignores the order of members and white space in JSON bodies."""
-    result: timedelta = timedelta(hours=24)
-    """How long a response is replayed."""
-    tombstone: timedelta | None = None
-    """How long the key is stored and prevents a second run. None: 30 days, or result if that is longer."""
-    namespace: str = ""
-    """The Namespace of Go's stet.Options, if a Go service shares the keys."""
-    class_: str = ""
-    """The class that operators see."""
-    store_set_cookie: bool = False
-    """Store Set-Cookie, too. A retry then receives the session of the first caller."""
-    timeout: float = 30.0
-    """The time limit of an endpoint of FastAPI or Starlette, in seconds, until its response is complete. After it, the transaction is
-    rolled back and the response is 500. A Flask view cannot be stopped: leave the default there."""
-    require_transaction: bool = False
-    """If a handler did not use the transaction, roll back and respond with 500. By default this is logged, once for each handler."""
-    patience: float = 10.0
-    """How many seconds stet queries the state of an unacknowledged COMMIT."""
-    problem_base: str = PROBLEM_BASE
-    """The prefix of the type of each problem."""
-    schema: str = "stet"
-    """The schema in which stet migrate created the functions (--store-schema)."""
-    prefix: str = "stet_"
-    """The prefix of the functions' names (--table other: "other_")."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if self.sidecar and field.name in _OF_THE_SIDECAR and getattr(self, field.name) != field.default:
-                raise TypeError(f"stet: behind the sidecar there is no option {field.name}: stet.yaml says it")
+_MONTH = timedelta(days=30)
 
 
 class Guard:
@@ -96,9 +29,10 @@ class Guard:
 
     def __init__(self, database: Database, options: Options) -> None:
         self.database, self.options = database, options
-        self.sql_begin, self.sql_settle = statements(database.mark, options.schema, options.prefix)
-        self.sql_emit = emit(database.mark, options.schema, options.prefix)
-        self.sql_settle_in = settle_in(database.mark, options.schema, options.prefix)
+        self.sql = Statements(database.mark, options.schema, options.prefix)
+        self.class_ = label(options.class_)
+        self.result = options.result.total_seconds()
+        self.tombstone = (options.tombstone or max(options.result, _MONTH)).total_seconds()
         self.invalid: tuple[type[Exception], ...] = ()
         """Exceptions of a framework that refuses a request before its handler runs."""
         self._logged: set[str] = set()
@@ -151,7 +85,7 @@ class Guard:
     async def start(self, scope: str, key: str, name: str, method: str, target: bytes, headers: Fields, body: bytes) -> Run | Answer:
         """Begins the operation. Returns a Run to execute, or the response if there is none."""
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
-        begun = await self.begin((scope, key, print_, self.options.namespace, label(self.options.class_), label(name), ""))
+        begun = await self.begin(self.sql.table.operation(self.options.namespace, scope, key, print_, self.class_, label(name)))
         if isinstance(begun, Answer):
             return self.suited(begun, headers)
         begun.name, begun.request = name, headers
@@ -163,29 +97,55 @@ class Guard:
             return self.problem(problems.CODING_NOT_ACCEPTABLE)
         return _of_origin(answer, headers)
 
-    async def begin(self, arguments: tuple[Any, ...]) -> Run | Answer:
+    async def begin(self, operation: Operation) -> Run | Answer:
         transaction = await self.open()
         if isinstance(transaction, Answer):
             return transaction
-        keep = False
+        keep, owner = False, os.urandom(16)
         try:
-            begun = _read(await transaction.row(self.sql_begin, arguments))
+            begun = await self.ask(transaction, operation, owner)
             keep = begun.action == "run"
         except DatabaseError as error:
             return self.not_begun(error)
         finally:
             if not keep:
-                await transaction.close()
+                await self.leave(transaction)
         if keep:
-            return Alone(self, transaction, arguments, begun)
+            return Alone(self, transaction, operation, owner, begun)
         return self.told(begun)
+
+    async def leave(self, transaction: Transaction) -> None:
+        """Ends a transaction that has begun nothing."""
+        await transaction.close()
+
+    async def ask(self, transaction: Transaction, operation: Operation, owner: bytes) -> Begun:
+        """Begins the operation, or reads its record."""
+        o, row = operation, None
+        if self.options.mode == "statements":
+            row = await transaction.row(self.sql.enter, (o.fingerprint, o.run_lock, o.print_lock, o.print, o.id))
+        if row is None or row[0] is None:
+            row = await self.begin_raw(transaction, o, owner)
+        action, fence, state, status, content_type, head, body, xid = row
+        headers: dict[str, list[str]] = {}
+        if action == "replay" and head:
+            head = bytes(head)
+            known = record.fields(head)
+            if known is None:  # of an engine in Go
+                text, media = await transaction.row(self.sql.head, (head,))
+                known, content_type = json.loads(text or "{}"), content_type or media
+            headers = known
+        return Begun(action, fence or 0, state or "", status, content_type, headers, bytes(body or b""), xid)
+
+    async def begin_raw(self, transaction: Transaction, o: Operation, owner: bytes) -> tuple[Any, ...]:
+        return *await transaction.row(self.sql.begin, (o.id, o.scope, o.fingerprint, owner, o.run_lock, o.print_lock, o.print,
+                                                       o.class_, o.name, "", self.result)), None
 
     async def open(self) -> Transaction | Answer:
         try:
             return await self.database.begin()
         except Exception as error:
             log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
-            return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+            return self.problem(problems.STORE_UNAVAILABLE, retry_after=RETRY_AFTER)
 
     def not_begun(self, error: DatabaseError) -> Answer:
         if error.sqlstate in ("ST004", "ST005"):
@@ -194,17 +154,26 @@ class Guard:
         log.error("an operation could not begin; nothing was executed: %s%s", error, self._advice(error))
         if answered(error) and error.sqlstate[:2] not in ("40", "53", "55"):  # not a conflict or a lack of resources
             return self.problem(problems.MISCONFIGURED)
-        return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+        return self.problem(problems.STORE_UNAVAILABLE, retry_after=RETRY_AFTER)
 
     def _advice(self, error: DatabaseError) -> str:
-        """What to do about a database that is not prepared."""
+        """Returns the commands that prepare a database."""
         schema = self.options.schema
         if error.sqlstate in ("3F000", "42883"):  # no such schema, no such function
             return f". Run: stet migrate up --store-schema {schema}, as the owner of the database"
         if error.sqlstate == "42501":
-            functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin", "settle"))
-            return f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"
+            functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin_raw", "settle_raw", "settle"))
+            grants = f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"
+            if self.options.mode == "statements":
+                table = f"{schema}.{self.sql.table.name}"
+                grants += f"; GRANT SELECT, INSERT ON {table} TO your_role; GRANT USAGE ON SEQUENCE {table}_fence TO your_role"
+            return grants
         return ""
+
+    def explain(self, error: BaseException) -> None:
+        """Logs the cause of an exception of a handler, if it is a COMMIT that PostgreSQL has refused."""
+        if any(unsettled(e) for e in (error, error.__cause__, error.__context__) if e):
+            log.error("a handler has tried to commit the transaction that it was given, which is not its to end: %s", UNSETTLED)
 
     def told(self, begun: Begun) -> Answer:
         """Returns the response for a row that is not "run"."""
@@ -218,7 +187,7 @@ class Guard:
             case "unknown":
                 return self.problem(problems.OUTCOME_UNKNOWN)
             case _:
-                return self.problem(problems.IN_FLIGHT, retry_after=_RETRY_AFTER)
+                return self.problem(problems.IN_FLIGHT, retry_after=RETRY_AFTER)
 
     def _replay(self, begun: Begun) -> Answer:
         headers = [(name, value) for name, values in begun.headers.items() for value in values
@@ -238,182 +207,6 @@ class Guard:
         return Answer(status, headers, begun.body if body_allowed(status) else b"")
 
 
-class Run:
-    """An operation that executes now, in a transaction."""
-
-    def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
-        self.guard, self.transaction, self.claim = guard, transaction, claim
-        self.name = ""
-        self.request: Fields = ()  # its header fields
-        """Of the operation, for logs."""
-        self.over = False
-        """The response is complete or cancelled, and the connection is back in the pool."""
-        self.used = False
-        """The handler has asked for the transaction."""
-        self._handle = Handle(transaction.handle, lambda: self.over)
-
-    def handle(self) -> Any:
-        """The transaction, for the handler."""
-        self.used = True
-        return self._handle
-
-    async def undo(self) -> None:
-        """Rolls back: nothing was executed, and the key may be used again."""
-        self.over = True
-        await self.transaction.close()
-
-    async def finish(self, answer: Answer, raised: BaseException | None = None) -> Answer:
-        """Settles and commits a response, or rolls back if it says that the operation has failed or was
-        not executed. It returns the response to send, nearly always the same.
-
-        raised is the exception of which the framework made the response. It undoes the writes; a refusal is then
-        stored without them."""
-        self.over = True
-        if not kept(answer) or isinstance(raised, self.guard.invalid):
-            await self.undo()
-            return answer
-        if raised is not None:
-            await self.undo()
-            if answer.status >= 300:
-                return await self.refuse(answer)
-            log.error("an exception was answered with the status %d; it was rolled back, and its response was not sent", answer.status)
-            return self.guard.problem(problems.RESPONSE_MISSING)
-        if not self.used:
-            unused = f"{self.name or 'a handler'} is protected and never asked for the transaction, so its writes are a commit of their own, and a " \
-                     "crash between the two makes a retry write again: take it by Depends(idempotent.transaction), or idempotent.transaction in Flask"
-            if self.guard.options.require_transaction:
-                log.error("%s; it was rolled back", unused)
-                await self.undo()
-                return self.guard.problem(problems.MISCONFIGURED)
-            self.guard.log_once(unused, logging.WARNING)
-        try:
-            await self.settle(answer)
-        except BaseException as error:
-            await self.undo()
-            return self.unsettled(error)
-        try:
-            await self.transaction.commit()
-        except BaseException as error:
-            await self.transaction.close()
-            if not isinstance(error, Exception):
-                raise
-            return await self.unanswered(answer, error)
-        await self.transaction.close()
-        return answer
-
-    async def settle(self, answer: Answer) -> None:
-        await self.transaction.row(self.guard.sql_settle, self.settlement(answer))
-
-    def unsettled(self, error: BaseException) -> Answer:
-        """Returns the response after a rollback because the outcome could not be stored."""
-        if isinstance(error, DatabaseError) and not answered(error):
-            log.error("an outcome was not stored; nothing was executed: %s", error)
-            return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
-        raise error
-
-    async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
-        """Returns the response after an unacknowledged COMMIT."""
-        raise NotImplementedError
-
-    async def refuse(self, answer: Answer) -> Answer:
-        """Stores a refusal in its own transaction, after the writes were undone. Returns the response to send."""
-        raise NotImplementedError
-
-    def settlement(self, answer: Answer) -> tuple[Any, ...]:
-        options = self.guard.options
-        headers = json.dumps(self._stored(answer), ensure_ascii=False)
-        content_type = ", ".join(answer.values("Content-Type"))
-        body = answer.body if body_allowed(answer.status) else b""
-        gone = 1 + len(headers.encode()) + len(content_type) + len(body) > options.max_result
-        if gone:
-            return self.claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
-        return (self.claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
-
-    def _stored(self, answer: Answer) -> dict[str, list[str]]:
-        connection = {name.strip().lower() for value in answer.values("Connection") for name in value.split(",")}
-        fields: dict[str, list[str]] = {}
-        for name, value in answer.headers:
-            lower = name.lower()
-            if lower in _NEVER_STORED or lower in connection or lower.startswith("proxy-") \
-                    or lower == "set-cookie" and not self.guard.options.store_set_cookie:
-                continue
-            fields.setdefault("-".join(word.capitalize() for word in lower.split("-")), []).append(value)
-        return fields
-
-
-class Alone(Run):
-    """A run in a transaction that has begun the operation itself."""
-
-    def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
-        super().__init__(guard, transaction, begun.claim)
-        self._arguments, self._fence = arguments, begun.fence
-
-    async def settle(self, answer: Answer) -> None:
-        if answer.values("Content-Encoding"):
-            self.guard.log_once(f"{self.name or 'a handler'} has a Content-Encoding that is stored with its response, so a retry that does not "
-                                "accept it is refused with 406: compress in front of the handler, or in front of the service", logging.WARNING)
-        await super().settle(answer)
-
-    async def refuse(self, answer: Answer) -> Answer:
-        again = await self.guard.begin(self._arguments)
-        if isinstance(again, Answer):
-            return self.guard.suited(again, self.request)  # of a retry that came in between, or the database has failed
-        again.used, again.name, again.request = True, self.name, self.request
-        return await again.finish(answer)
-
-    def unsettled(self, error: BaseException) -> Answer:
-        if isinstance(error, DatabaseError) and error.sqlstate == "ST002":
-            log.error("a handler has ended the transaction that it was given, by COMMIT or ROLLBACK, which is not its to end; nothing was settled, "
-                      "and a retry runs again: %s", self.name)
-            raise RuntimeError("stet: the handler has ended the transaction that it was given; use a savepoint instead") from None
-        return super().unsettled(error)
-
-    async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
-        """Finds out what became of a commit whose answer is lost. The transaction holds the key until it
-        has ended: while it may still be committed, the key is in flight."""
-        guard, end, pause = self.guard, time.monotonic() + self.guard.options.patience, _PAUSES[0]
-        while True:
-            begun = await self._look()
-            if begun and begun.fence == self._fence and begun.action in ("replay", "expired"):
-                return answer  # it was done
-            if begun and begun.action in ("run", "mismatch"):
-                if answered(cause):
-                    raise cause
-                log.error("a commit was not answered; nothing was executed: %s", type(cause).__name__)
-                return guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
-            if begun and begun.action != "in_flight":
-                return guard.suited(guard.told(begun), self.request)
-            if time.monotonic() >= end:
-                log.error("a commit was not acknowledged, and its outcome could not be read: %s", type(cause).__name__)
-                return guard.problem(problems.OUTCOME_UNKNOWN)
-            await guard.database.pause(pause)
-            pause = min(2 * pause, _PAUSES[1])
-
-    async def _look(self) -> Begun | None:
-        """The record, read on a new connection; None if it cannot be read now."""
-        try:
-            transaction = await self.guard.database.begin()
-        except Exception:
-            return None
-        try:
-            return _read(await transaction.row(self.guard.sql_begin, self._arguments))
-        except DatabaseError:
-            return None
-        finally:
-            await transaction.close()
-
-
-def _read(row: tuple[Any, ...]) -> Begun:
-    action, claim, state, status, headers, content_type, body, fence = row
-    return Begun(action, claim or "", state or "", status, json.loads(headers) if headers else {}, content_type, bytes(body or b""), fence)
-
-
-def kept(answer: Answer) -> bool:
-    """Reports whether a response is an outcome to store. Others are sent after a rollback: 500 and above and 408 are
-    failures; 401, 403, 407, 425 and 429 come before an execution."""
-    return answer.status < 500 and answer.status not in (401, 403, 407, 408, 425, 429)
-
-
 def _of_origin(answer: Answer, headers: Fields) -> Answer:
     """A replay for a request of another origin than the stored one has no Access-Control-* fields of that."""
     allowed = answer.values("Access-Control-Allow-Origin")
@@ -421,10 +214,6 @@ def _of_origin(answer: Answer, headers: Fields) -> Answer:
     if not allowed or not origin or allowed == ["*"] or allowed == origin:
         return answer
     return Answer(answer.status, [(n, v) for n, v in answer.headers if not n.lower().startswith("access-control-")], answer.body)
-
-
-def body_allowed(status: int) -> bool:
-    return status not in (204, 304)
 
 
 def label(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from .core import Run
+from .run import Run
 from .sql import Transaction
 from .threads import call
 
@@ -29,9 +29,12 @@ class AsyncEmit(Protocol):
     def __call__(self, to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> Awaitable[str]: ...
 
 
-def _arguments(run: Run, to: str, body: Any, key: str | None, header: Mapping[str, str] | None) -> tuple[Any, ...]:
+def _check(run: Run) -> None:
     if run.over:
         raise RuntimeError("stet: the response has ended, and with it the transaction; emit before that")
+
+
+def _arguments(run: Run, to: str, body: Any, key: str | None, header: Mapping[str, str] | None) -> tuple[Any, ...]:
     fields, media = dict(header or {}), ""
     if isinstance(body, str):
         body, media = body.encode(), "text/plain; charset=utf-8"
@@ -39,14 +42,16 @@ def _arguments(run: Run, to: str, body: Any, key: str | None, header: Mapping[st
         body, media = json.dumps(body, allow_nan=False).encode(), "application/json"
     if media and not any(name.lower() == "content-type" for name in fields):
         fields["content-type"] = media
-    return run.claim, to, bytes(body), key, json.dumps(fields)
+    return str(run.claim), to, bytes(body), key, json.dumps(fields)
 
 
 def waiting(run: Run) -> AsyncEmit:
     """Emits by a database for asyncio."""
 
     async def emit(to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str:
-        return (await run.transaction.row(run.guard.sql_emit, _arguments(run, to, body, key, header)))[0]
+        _check(run)
+        await run.emits(run.transaction)
+        return str((await run.transaction.row(run.guard.sql.emit, _arguments(run, to, body, key, header)))[0])
 
     return emit
 
@@ -55,6 +60,8 @@ def blocking(run: Run, transaction: Transaction) -> Emit:
     """Emits by a blocking database, in the thread that it is called in."""
 
     def emit(to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str:
-        return call(transaction.row(run.guard.sql_emit, _arguments(run, to, body, key, header)))[0]
+        _check(run)
+        call(run.emits(transaction))
+        return str(call(transaction.row(run.guard.sql.emit, _arguments(run, to, body, key, header)))[0])
 
     return emit

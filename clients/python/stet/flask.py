@@ -13,8 +13,11 @@ from werkzeug.wsgi import get_input_stream
 
 from . import answer as problems, sidecar
 from .answer import Answer
-from .core import MAX_HELD, Guard, Options, Run, log
+from .core import MAX_HELD, Guard
 from .emit import Emit, blocking
+from .handle import log
+from .options import Options
+from .run import Run
 from .sql import Database
 from .threads import call
 
@@ -140,6 +143,7 @@ class Idempotent(Guard):
                 returned = view()
             except Exception as error:
                 raised = error
+                self.explain(error)
                 returned = current_app.handle_user_exception(error)  # abort(404), or the app's own error handlers
             response = current_app.make_response(returned)
             response.direct_passthrough = False

@@ -8,6 +8,7 @@ from typing import Any
 
 log = logging.getLogger("stet")
 
+_NOT_YOURS = "stet: a handler does not commit: stet commits the transaction together with the response; use a savepoint instead"
 _ENDED = "stet: the response has ended, and with it the transaction: write before that, or on a connection of your own"
 
 
@@ -33,6 +34,8 @@ class Handle:
         return type(object.__getattribute__(self, "_stet")[0])
 
     def __getattr__(self, name: str) -> Any:
+        if name == "commit":
+            raise RuntimeError(_NOT_YOURS)
         return getattr(Handle._live(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -6,12 +6,17 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
+from datetime import timedelta
 from typing import Any
 
-from psycopg.pq import TransactionStatus
+from psycopg import Pipeline
+from psycopg.pq import PipelineStatus, TransactionStatus, __impl__
 
-from .sql import ConnectionInTransaction, DatabaseError
+from .sql import ConnectionInTransaction, DatabaseError, refused
+
+_PIPELINES = Pipeline.is_supported() and __impl__ != "python"
+"""BEGIN and the first statement are one round trip. In Python's implementation of libpq a pipeline costs more time than a trip."""
 
 
 class _Marks:
@@ -51,12 +56,23 @@ class _Blocking:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                return cursor.execute(sql, arguments, prepare=False).fetchone()  # a pooler may give the next transaction another server connection
+                with self.handle.pipeline() if _begins(self.handle) else nullcontext():
+                    cursor.execute(sql, arguments)
+                return tuple(cursor.fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
 
-    async def commit(self) -> None:
-        self.handle.commit()
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        in_pipeline = _in_pipeline(self.handle)
+        if in_pipeline:
+            await self.row(sql, arguments)
+        try:
+            if in_pipeline:
+                self.handle.commit()
+            else:
+                self.handle.execute(_with_commit(sql, arguments), prepare=False)
+        except Exception as error:
+            raise refused(error) from None
 
     async def close(self) -> None:
         with suppress(Exception), self._stack:  # it receives an error of rollback, and commits nothing
@@ -96,13 +112,23 @@ class _Async:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             async with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                await cursor.execute(sql, arguments, prepare=False)
-                return await cursor.fetchone()
+                async with self.handle.pipeline() if _begins(self.handle) else nullcontext():
+                    await cursor.execute(sql, arguments)
+                return tuple(await cursor.fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
 
-    async def commit(self) -> None:
-        await self.handle.commit()
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        in_pipeline = _in_pipeline(self.handle)
+        if in_pipeline:
+            await self.row(sql, arguments)
+        try:
+            if in_pipeline:
+                await self.handle.commit()
+            else:
+                await self.handle.execute(_with_commit(sql, arguments), prepare=False)
+        except Exception as error:
+            raise refused(error) from None
 
     async def close(self) -> None:
         with suppress(Exception):
@@ -118,3 +144,33 @@ def _check(connection: Any) -> None:
 def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Rows as tuples, for any row factory of the connection."""
     return tuple
+
+
+def _begins(connection: Any) -> bool:
+    """Reports whether the next statement begins a transaction, and can be sent together with BEGIN."""
+    return _PIPELINES and bool(connection.info.transaction_status == TransactionStatus.IDLE)
+
+
+def _in_pipeline(connection: Any) -> bool:
+    """Reports whether the handler has left the connection in pipeline mode, which has no simple queries."""
+    return bool(connection.info.pipeline_status != PipelineStatus.OFF)
+
+
+def _with_commit(sql: str, arguments: tuple[Any, ...]) -> str:
+    """A statement and COMMIT as one simple query, which is one round trip. If the statement fails, PostgreSQL does not run the COMMIT."""
+    return sql % tuple(map(_literal, arguments)) + "; COMMIT"
+
+
+def _literal(value: Any) -> str:
+    """A value in SQL, for each client_encoding and each setting of standard_conforming_strings."""
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f"pg_catalog.decode('{value.hex()}', 'hex')"
+        case str():
+            return f"pg_catalog.convert_from(pg_catalog.decode('{value.encode().hex()}', 'hex'), 'UTF8')"
+        case timedelta():
+            return f"'{value.total_seconds():f} seconds'"
+        case _:
+            return str(value)  # bool, int, float

@@ -6,18 +6,23 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from .sql import DatabaseError
+from .sql import DatabaseError, refused
 
 
 class _Marks:
     def mark(self, n: int) -> str:
         return f":a{n}"
+
+
+_text = lru_cache(64)(text)
+"""Each statement is parsed once."""
 
 
 def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
@@ -52,12 +57,16 @@ class _Blocking:
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return tuple(self.handle.execute(text(sql), _named(arguments)).one())
+            return tuple(self.handle.execute(_text(sql), _named(arguments)).one())
         except Exception as error:
             raise DatabaseError(error) from None
 
-    async def commit(self) -> None:
-        self.handle.get_transaction().commit()  # the outermost: a Session of 1.4 commits the innermost savepoint alone
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        await self.row(sql, arguments)
+        try:
+            self.handle.get_transaction().commit()  # the outermost: a Session of 1.4 commits the innermost savepoint alone
+        except Exception as error:
+            raise refused(error) from None
 
     async def close(self) -> None:
         with suppress(Exception), self._stack:
@@ -92,12 +101,16 @@ class _Async:
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return tuple((await self.handle.execute(text(sql), _named(arguments))).one())
+            return tuple((await self.handle.execute(_text(sql), _named(arguments))).one())
         except Exception as error:
             raise DatabaseError(error) from None
 
-    async def commit(self) -> None:
-        await self.handle.commit()
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        await self.row(sql, arguments)
+        try:
+            await self.handle.commit()
+        except Exception as error:
+            raise refused(error) from None
 
     async def close(self) -> None:
         with suppress(Exception):

@@ -75,8 +75,8 @@ class _Transaction:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return await self._do(self.plain.row(sql, arguments))
 
-    async def commit(self) -> None:
-        await self._do(self.plain.commit())
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        await self._do(self.plain.commit(sql, arguments))
 
     async def close(self) -> None:
         await self._do(self.plain.close())

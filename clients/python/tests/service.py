@@ -19,12 +19,13 @@ WAIT = 4711  # the lock that a payment waits for, if it is to wait
 INSERT = "INSERT INTO payments (amount) VALUES ({}) RETURNING id"
 BINARY = bytes(range(256)) * 3
 OPTIONS = {"max_result": 10_000, "max_body": 1000, "patience": 5.0, "namespace": os.environ.get("STET_TEST_NAMESPACE", "")}
+MODE = os.environ.get("STET_TEST_MODE", "functions")
 SIDECAR = bool(os.environ.get("STET_TEST_SIDECAR"))
 DIES = os.environ.get("STET_TEST_DIES", "")
 
 
 def options(scope):
-    return {"max_result": 10_000, "sidecar": True} if SIDECAR else {**OPTIONS, "scope": scope}
+    return {"max_result": 10_000, "sidecar": True} if SIDECAR else {**OPTIONS, "mode": MODE, "scope": scope}
 
 
 def mortal(database):
@@ -35,9 +36,9 @@ def mortal(database):
         transaction = await begin()
         commit = transaction.commit
 
-        async def commit_and_die():
+        async def commit_and_die(sql, arguments):
             if DIES == "after":
-                await commit()
+                await commit(sql, arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
         transaction.commit = commit_and_die

@@ -214,8 +214,10 @@ class Ledger:
                 c.execute("CREATE ROLE shop LOGIN")  # which is the server's, and not the database's
             except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
                 pass
-            c.execute("GRANT USAGE ON SCHEMA stet TO shop; GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_emit, stet.stet_settle, stet.stet_release TO shop;"
+            c.execute("GRANT USAGE ON SCHEMA stet TO shop; GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_emit, stet.stet_settle, stet.stet_settle_raw TO shop;"
                       "GRANT INSERT, SELECT ON payments TO shop; GRANT USAGE ON SEQUENCE payments_id_seq TO shop")
+            if os.environ.get("STET_TEST_MODE") == "statements":
+                c.execute("GRANT SELECT, INSERT ON stet.records TO shop; GRANT USAGE ON SEQUENCE stet.records_fence TO shop")
 
     def close(self) -> None:
         self.connection.close()

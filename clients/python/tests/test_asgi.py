@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from stet import asgi, threads
 from stet.asgi import Idempotent
 
-RUN = ("run", "c1.claim", "running", None, None, None, None, 1)
+RUN = ("run", 1, "running", None, None, None, None)
 
 
 class Database:
@@ -48,13 +48,11 @@ class Transaction:
         self.database, self.handle = database, "handle"
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        if "settle" in sql:
-            self.database.done.append("settle")
-            self.database.settled = arguments
-            return (1,)
         return self.database.rows.pop(0)
 
-    async def commit(self) -> None:
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
+        self.database.done.append("settle")
+        self.database.settled = arguments
         self.database.done.append("commit")
         if self.database.commits:
             await self.database.commits
@@ -84,6 +82,7 @@ async def send(app: Any, path: str = "/pay", method: str = "POST", body: bytes =
         outgoing.append(message)
 
     await app(scope, receive, answer)
+    await asyncio.sleep(0)  # a replay does not wait for the end of its transaction
     return outgoing
 
 
@@ -370,12 +369,12 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
 
     async def test_outcomes_without_a_response_are_converted(self) -> None:
         rows = {
-            ("replay", None, "completed", None, None, None, b'{"a":1}', 1): (200, b"application/json", b'{"a":1}'),
-            ("replay", None, "completed", None, None, None, b"\xff", 1): (200, b"application/octet-stream", b"\xff"),
-            ("replay", None, "completed", None, None, None, b"", 1): (204, None, b""),
-            ("replay", None, "failed", None, None, None, b"why", 1): (500, b"application/problem+json", None),
-            ("unknown", None, "unknown", None, None, None, None, 1): (504, b"application/problem+json", None),
-            ("expired", None, "failed", None, None, None, None, 1): (410, b"application/problem+json", None),
+            ("replay", 1, "completed", None, None, None, b'{"a":1}'): (200, b"application/json", b'{"a":1}'),
+            ("replay", 1, "completed", None, None, None, b"\xff"): (200, b"application/octet-stream", b"\xff"),
+            ("replay", 1, "completed", None, None, None, b""): (204, None, b""),
+            ("replay", 1, "failed", None, None, None, b"why"): (500, b"application/problem+json", None),
+            ("unknown", 1, "unknown", None, None, None, None): (504, b"application/problem+json", None),
+            ("expired", 1, "failed", None, None, None, None): (410, b"application/problem+json", None),
         }
         for row, (status, content_type, body) in rows.items():
             database = Database(row)
@@ -416,7 +415,7 @@ class OneConnection:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return RUN
 
-    async def commit(self) -> None: ...
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None: ...
 
     async def close(self) -> None:
         self.pool.release()

@@ -7,10 +7,12 @@ import os
 import unittest
 
 from stet import canonical_json, fingerprint, request_fingerprint
-from stet.core import Guard, Options, kept, label
+from stet import record
+from stet.core import Guard, kept, label
 from stet.flask import Idempotent
 from stet.psycopg import Psycopg
 from stet.answer import Answer
+from stet.options import Options
 from stet.key import KeyFlaw, parse_key
 from stet.sql import DatabaseError, answered
 
@@ -41,6 +43,33 @@ class Vectors(unittest.TestCase):
                 got = request_fingerprint(v["method"], v["target"].encode(), headers, bytes.fromhex(v["body"]),
                                           canonical_json() if v["canonical"] else None)
                 self.assertEqual(got.hex(), v["fingerprint"])
+
+    def test_lock_numbers_are_those_of_docs(self) -> None:
+        for v in self.vectors["locks"]:
+            table = record.Table(v["schema"], "stet_" if v["table"] == "records" else v["table"] + "_")
+            o = table.operation(v["namespace"], v["scope"], v["key"], bytes.fromhex(v["fingerprint"]))
+            self.assertEqual((o.id.hex(), o.scope.hex(), str(o.run_lock), o.print_lock, o.print, str(table.wait_lock(o.id))),
+                             (v["id"], v["scope_digest"], v["run_lock"], v["print_lock"], v["print"], v["wait_lock"]))
+
+    def test_claims_are_those_of_docs(self) -> None:
+        for v in self.vectors["claims"]:
+            claim = record.Claim.parse(v["claim"])
+            assert claim
+            self.assertEqual((claim.id.hex(), claim.owner.hex(), str(claim.fence), str(claim)), (v["id"], v["owner"], v["fence"], v["claim"]))
+        for text in ("", "c1", v["claim"] + "0", v["claim"].upper(), v["claim"].replace(".7", ".8")):
+            self.assertIsNone(record.Claim.parse(text))
+
+    def test_stored_header_fields_are_those_of_docs(self) -> None:
+        for v in self.vectors["heads"]:
+            got = record.head((name, value) for name, value in v["fields"])
+            self.assertEqual(got.hex() if got else None, v["head"])
+            self.assertEqual(record.head((n, value) for n, values in (record.fields(got) or {}).items() for value in values), got)
+        for name, value in (("Content-Type", "a"), ("a b", "c"), ("", "c"), ("X-A", "a\nb"), ("X-A", "\x7f"), ("X-A", "\x85")):
+            with self.assertRaises(ValueError):
+                record.head([(name, value)])
+        with self.assertRaises(ValueError):
+            record.head([("X-A", "b")] * 4096)
+        record.head([("X-A", "b")] * 4095)
 
 
 class CanonicalJSON(unittest.TestCase):

@@ -79,7 +79,7 @@ class RaisedErrors(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(((await send(app))[0]["status"], database.done), (422, UNDONE))
 
     async def test_a_refusal_is_not_stored_over_the_outcome_of_a_retry_in_between(self) -> None:
-        replay = ("replay", None, "completed", 201, None, "text/plain", b"paid", 1)
+        replay = ("replay", 1, "completed", 201, "text/plain", None, b"paid")
         database = Database(RUN, replay)
         app, idempotent = service(database)
 
@@ -249,9 +249,9 @@ class Wiring(unittest.IsolatedAsyncioTestCase):
 
 class Replays(unittest.IsolatedAsyncioTestCase):
     async def test_a_replay_has_the_stored_cache_control_and_cors_fields_for_their_origin_only(self) -> None:
-        stored = '{"Cache-Control": ["max-age=60"], "Access-Control-Allow-Origin": ["https://a.example"]}'
+        stored = b'\x03{"Cache-Control": ["max-age=60"], "Access-Control-Allow-Origin": ["https://a.example"]}'
         for headers, want in ((stored, "max-age=60"), (None, "no-store")):
-            database = Database(("replay", None, "completed", 201, headers, "text/plain", b"paid", 1))
+            database = Database(("replay", 1, "completed", 201, "text/plain", headers, b"paid"))
             app, idempotent = service(database)
 
             @app.post("/pay")
@@ -265,7 +265,7 @@ class Replays(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_stored_content_coding_is_replayed_to_requests_that_accept_it_only(self) -> None:
         for coding, status in ((None, 201), ("gzip", 201), ("br, *", 201), ("GZIP;q=0.5", 201), ("br", 406), ("gzip;q=0", 406), ("", 406), ("*;q=0, identity", 406)):
-            database = Database(("replay", None, "completed", 201, '{"Content-Encoding": ["gzip"]}', "text/plain", b"paid", 1))
+            database = Database(("replay", 1, "completed", 201, "text/plain", b'\x03{"Content-Encoding": ["gzip"]}', b"paid"))
             app, idempotent = service(database)
 
             @app.post("/pay")
@@ -280,7 +280,7 @@ class Replays(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_retry_that_came_in_between_is_replayed_to_a_request_that_accepts_its_coding_only(self) -> None:
         for coding, status in (("gzip", 201), ("br", 406)):
-            between = ("replay", None, "completed", 201, '{"Content-Encoding": ["gzip"]}', "text/plain", b"paid", 2)
+            between = ("replay", 2, "completed", 201, "text/plain", b'\x03{"Content-Encoding": ["gzip"]}', b"paid")
             app, idempotent = service(Database(RUN, between))
 
             @app.post("/pay")

@@ -6,7 +6,7 @@ from typing import Any
 from flask import Flask, request
 from stet.flask import Idempotent
 
-RUN = ("run", "c1.claim", "running", None, None, None, None, 1)
+RUN = ("run", 1, "running", None, None, None, None)
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -25,12 +25,10 @@ class Database:
         return self
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        if "settle" in sql:
-            return (1,)
         self.fingerprints.append(arguments[2])
         return RUN
 
-    async def commit(self) -> None:
+    async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
         self.done.append("commit")
 
     async def close(self) -> None:
@@ -98,7 +96,7 @@ class Decorator(unittest.TestCase):
     def test_a_commit_that_is_broken_off_gives_its_connection_back(self) -> None:
         database, client = self.service()
 
-        async def broken_off() -> None:
+        async def broken_off(sql: str, arguments: tuple[Any, ...]) -> None:
             raise SystemExit  # as a server does that ends a worker
 
         database.commit = broken_off  # type: ignore[method-assign]

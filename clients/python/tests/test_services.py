@@ -11,7 +11,6 @@ import os
 import time
 import unittest
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,14 +18,17 @@ import asyncpg
 import psycopg
 import test_asgi
 from fastapi import Depends, FastAPI
-from service import BINARY
+from service import BINARY, MODE
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import sessionmaker
 from stet.asgi import Idempotent
 from stet.asyncpg import Asyncpg
+from stet.answer import Answer
+from stet.core import Guard
+from stet.options import Options
 from stet.psycopg import AsyncPsycopg, Psycopg
-from stet.sql import statements
+from stet.run import Run
 from stet.sqlalchemy import AsyncSQLAlchemy, SQLAlchemy
 from support import Ledger, Service, ServiceTest, database_url
 from wire import Proxy
@@ -114,7 +116,7 @@ class Promises:
         self.assertEqual(self.ledger.paid(amount), 1)
 
     def test_failed_request_is_rolled_back_and_runs_again(self: ServiceTest) -> None:
-        for do, status in (("fail", 500), ("raise", 500), ("forbid", 403), ("swallow", 500), ("commit", 500)):
+        for do, status in (("fail", 500), ("raise", 500), ("forbid", 403), ("swallow", 500)):
             with self.subTest(do):
                 amount, key = self.amount(), self.key() + do
                 got = self.service.pay(key, amount, do)
@@ -123,6 +125,19 @@ class Promises:
                     self.assertEqual((got.body, got.values("X-From")), (b"failed", ["handler"]))
                 self.assertEqual(self.service.pay(key, amount).status, 201)
                 self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_a_handler_that_commits_does_not_run_again_after_its_writes_were_committed(self: ServiceTest) -> None:
+        service = Service(self.flavour)
+        self.addCleanup(service.end)
+        amount, key = self.amount(), self.key()
+        first, again = service.pay(key, amount, "commit"), service.pay(key, amount)
+        if MODE == "functions":  # PostgreSQL refuses the COMMIT
+            self.assertEqual((first.status, again.status, again.replayed, self.ledger.paid(amount)), (500, 201, False, 1), first)
+            self.assertIn("a handler has tried to commit the transaction that it was given", service.end())
+        else:
+            self.assertEqual((first.status, first.problem), (500, "not-settled"))
+            self.assertEqual((again.same(), again.replayed, self.ledger.paid(amount)), (first.same(), True, 1))
+            self.assertIn("a handler has committed the transaction that it was given", service.end())
 
     def test_a_refusal_is_stored_and_a_raised_one_has_its_writes_undone(self: ServiceTest) -> None:
         for do, status, paid in (("refuse", 402, 1), ("abort", 404, 0)):
@@ -209,17 +224,19 @@ class Promises:
         amount, key = self.amount(), "secret-key"
         for do in ("raise", "swallow", "commit", ""):
             service.pay(key, amount, do, account="secret-account")
-        self.ledger.connection.execute("REVOKE EXECUTE ON FUNCTION stet.stet_settle FROM shop")
+        settles, begins = ("EXECUTE ON FUNCTION stet.stet_settle_raw", "EXECUTE ON FUNCTION stet.stet_begin_raw") if MODE == "functions" \
+            else ("INSERT ON stet.records", "SELECT ON stet.records")
+        self.ledger.connection.execute(f"REVOKE {settles} FROM shop")
         try:
             self.assertEqual(service.pay(key + "-2", amount, account="secret-account").status, 500)
-            self.ledger.connection.execute("REVOKE EXECUTE ON FUNCTION stet.stet_begin FROM shop")
+            self.ledger.connection.execute(f"REVOKE {begins} FROM shop")
             got = service.pay(key + "-3", amount, account="secret-account")
             self.assertEqual((got.status, got.problem), (500, "misconfigured"))
         finally:
-            self.ledger.connection.execute("GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop")
+            self.ledger.connection.execute(f"GRANT {settles} TO shop; GRANT {begins} TO shop")
         said = service.end()
         self.assertIn("permission denied", said)
-        self.assertIn("GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO your_role", said)
+        self.assertIn("GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_settle TO your_role", said)
         for secret in ("secret", "c1."):
             self.assertNotIn(secret, said)
 
@@ -238,12 +255,11 @@ class Pools(unittest.IsolatedAsyncioTestCase):
         self.addCleanup(Ledger().close)
         async with asyncpg.create_pool(database_url("shop"), min_size=1, max_size=1) as pool:
             database = Asyncpg(pool.acquire)
-            begin, _ = statements(database.mark, "stet", "stet_")
+            guard = Guard(database, Options(mode=MODE))
             for _ in range(3):
-                transaction = await asyncio.wait_for(database.begin(), 30)
-                row = await transaction.row(begin, ("acct_1", "pool", None, "", "", "", ""))
-                await transaction.close()
-                self.assertEqual(row[0], "run", "the closed connection was not rolled back")
+                run = await asyncio.wait_for(guard.start("acct_1", "pool", "", "POST", b"/", [], b""), 30)
+                self.assertIsInstance(run, Run, "the closed connection was not rolled back")
+                await run.undo()
 
     async def test_a_pool_smaller_than_the_callers_serves_all(self) -> None:
         """A request that begins waits for the pool. The threads that settle and commit never do."""
@@ -276,7 +292,7 @@ class BehindPgBouncer(unittest.IsolatedAsyncioTestCase):
         engine = create_async_engine(url.replace("postgres://", "postgresql+asyncpg://").partition("?")[0], connect_args=cached, pool_size=2)
         plain = create_engine(url.replace("postgres://", "postgresql+psycopg2://"), pool_size=2)
         for name, make in {
-            "psycopg": lambda: Psycopg(functools.partial(nullcontext, psycopg.connect(url))),
+            "psycopg": lambda: Psycopg(functools.partial(nullcontext, psycopg.connect(url, prepare_threshold=None))),
             "psycopg-async": lambda: AsyncPsycopg(nullcontext),
             "asyncpg": lambda: Asyncpg(functools.partial(asyncpg.connect, url, **cached)),
             "sqlalchemy": lambda: SQLAlchemy(sessionmaker(plain)),
@@ -285,21 +301,14 @@ class BehindPgBouncer(unittest.IsolatedAsyncioTestCase):
             with self.subTest(name):
                 databases = [make(), make()]
                 if name == "psycopg-async":
-                    databases = [AsyncPsycopg(functools.partial(nullcontext, await psycopg.AsyncConnection.connect(url))) for _ in range(2)]
+                    databases = [AsyncPsycopg(functools.partial(nullcontext, await psycopg.AsyncConnection.connect(url, prepare_threshold=None))) for _ in range(2)]
                 for n in range(30):
                     for which, database in enumerate(databases):
-                        begin, settle = statements(database.mark, "stet", "stet_")
-                        arguments = ("acct_1", f"{name}-{which}-{n}", None, "", "", "", "")
-                        transaction = await database.begin()
-                        row = await transaction.row(begin, arguments)
-                        self.assertEqual(row[0], "run")
-                        day = timedelta(days=1)
-                        await transaction.row(settle, (row[1], 201, "{}", "text/plain", b"paid", False, day, day, 1000))
-                        await transaction.commit()
-                        await transaction.close()
-                        transaction = await database.begin()
-                        self.assertEqual((await transaction.row(begin, arguments))[0], "replay")
-                        await transaction.close()
+                        start = functools.partial(Guard(database, Options(mode=MODE)).start, "acct_1", f"{name}-{which}-{n}", "", "POST", b"/", [], b"")
+                        run = await start()
+                        self.assertIsInstance(run, Run)
+                        await run.finish(Answer(201, [], b"paid"))
+                        self.assertEqual((await start()).body, b"paid")
         await engine.dispose()
         plain.dispose()
 

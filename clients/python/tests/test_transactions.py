@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import unittest
 from typing import Any
 
@@ -13,13 +14,16 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 from stet.answer import Answer
 from stet.asyncpg import Asyncpg
-from stet.core import Guard, Options, Run
+from stet.core import Guard
+from stet.options import Options
+from stet.run import Run
 from stet.emit import blocking
 from stet.psycopg import AsyncPsycopg, Psycopg
 from stet.sql import DatabaseError
 from stet.sqlalchemy import SQLAlchemy
 from support import Ledger, database_url
 
+MODE = os.environ.get("STET_TEST_MODE", "functions")
 INSERT = "INSERT INTO payments (amount) VALUES (%d)"
 
 
@@ -29,7 +33,7 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
         self.addCleanup(self.ledger.close)
 
     async def begin(self, database: Any, key: str) -> tuple[Guard, Run | Answer]:
-        guard = Guard(database, Options())
+        guard = Guard(database, Options(mode=MODE))
         return guard, await guard.start("acct_1", key, "", "POST", b"/", [], b"")
 
     async def test_nothing_is_emitted_after_the_end(self) -> None:

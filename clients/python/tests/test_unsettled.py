@@ -1,0 +1,217 @@
+"""No commit without an outcome, however a handler ends its transaction, over a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import unittest
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import psycopg
+from fastapi import Depends, FastAPI
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from stet.answer import Answer
+from stet.asgi import Idempotent
+from stet.asyncpg import Asyncpg
+from stet.core import Guard
+from stet.emit import blocking, waiting
+from stet.options import Options
+from stet.psycopg import AsyncPsycopg, Psycopg
+from stet.run import Run
+from stet.sql import UNSETTLED, DatabaseError
+from stet.sqlalchemy import AsyncSQLAlchemy, SQLAlchemy
+from support import Ledger, database_url
+from test_asgi import send
+from test_transactions import MODE
+
+INSERT = "INSERT INTO payments (amount) VALUES (%d)"
+PAID = Answer(201, [("Location", "/payments/7")], b"paid")
+Do = Callable[[str], Awaitable[None]]
+
+
+class Unsettled(unittest.IsolatedAsyncioTestCase):
+    amount = 9000
+
+    def setUp(self) -> None:
+        self.ledger = Ledger()
+        self.addCleanup(self.ledger.close)
+        url = database_url("shop")
+        plain = create_engine(url.replace("postgres://", "postgresql+psycopg2://"))
+        self.addCleanup(plain.dispose)
+        waiting = create_async_engine(url.replace("postgres://", "postgresql+asyncpg://").partition("?")[0])
+        self.addAsyncCleanup(waiting.dispose)
+        self.databases = {
+            "psycopg": (Psycopg(functools.partial(psycopg.connect, url)), str),
+            "psycopg-autocommit": (Psycopg(functools.partial(psycopg.connect, url, autocommit=True)), str),
+            "psycopg-async": (AsyncPsycopg(functools.partial(psycopg.AsyncConnection.connect, url)), str),
+            "asyncpg": (Asyncpg(functools.partial(asyncpg.connect, url)), str),
+            "sqlalchemy": (SQLAlchemy(sessionmaker(plain)), text),
+            "sqlalchemy-async": (AsyncSQLAlchemy(sessionmaker(waiting, class_=AsyncSession)), text),
+        }
+
+    async def check(self, name: str, body: Callable[[Run, Do, Any], Awaitable[Any]], writes: int | None = None) -> None:
+        """Runs a handler by each driver. Writes are committed exactly if a retry does not run."""
+        for driver, (database, statement) in self.databases.items():
+            Unsettled.amount += 1
+            with self.subTest(name, driver=driver):
+                guard = Guard(database, Options(mode=MODE))
+                start = functools.partial(guard.start, "acct_1", f"{name}-{driver}", "", "POST", b"/", [], b"")
+                run = await start()
+                assert isinstance(run, Run), run
+                handle: Any = run.handle()
+
+                async def do(sql: str) -> None:
+                    done = handle.execute(statement(sql))
+                    if inspect.isawaitable(done):
+                        await done
+
+                await do(INSERT % self.amount)
+                try:
+                    await body(run, do, handle)
+                except Exception:
+                    await run.undo()
+                paid = self.ledger.paid(self.amount)
+                again = await start()
+                if isinstance(again, Run):
+                    await again.undo()
+                self.assertEqual(isinstance(again, Answer), paid > 0, f"{paid} payments, and a retry gets {again}")
+                if writes is not None:
+                    self.assertEqual(paid, writes)
+
+    async def test_a_handler_that_commits_by_the_connection_is_refused(self) -> None:
+        async def body(run: Run, do: Do, handle: Any) -> None:
+            with self.assertRaisesRegex(RuntimeError, "does not commit"):
+                handle.commit()
+            await run.finish(PAID)
+
+        await self.check("method", body, 1)
+
+    async def test_a_handler_that_commits_by_sql(self) -> None:
+        for sql in ("COMMIT", "SELECT 1; COMMIT", "COMMIT AND CHAIN", "COMMIT; BEGIN; SELECT 1"):
+            async def returns(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                await run.finish(PAID)
+
+            async def raises(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                raise ValueError
+
+            async def fails(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                try:
+                    await do("SELECT 1/0")
+                except Exception:
+                    pass
+                await run.finish(PAID)
+
+            async def refuses(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                await run.finish(Answer(404), ValueError())
+
+            async def writes_again(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                await do(INSERT % self.amount)
+                await run.finish(PAID)
+
+            async def swallows(run: Run, do: Do, handle: Any) -> None:
+                try:
+                    await do(sql)
+                except Exception:
+                    pass
+                await run.finish(PAID)
+
+            async def emits(run: Run, do: Do, handle: Any) -> None:
+                await do(sql)
+                if run.guard.database.blocking:
+                    blocking(run, run.transaction)("payments", b"1")
+                else:
+                    await waiting(run)("payments", b"1")
+                await run.finish(PAID)
+
+            for body in (returns, raises, fails, refuses, writes_again, swallows, emits):
+                await self.check(f"{body.__name__} {sql}", body, 0 if MODE == "functions" else None)
+
+    async def test_a_handler_that_rolls_back(self) -> None:
+        async def body(run: Run, do: Do, handle: Any) -> None:
+            await do("ROLLBACK")
+            with self.assertRaisesRegex(RuntimeError, "has ended the transaction"):
+                await run.finish(PAID)
+
+        await self.check("rollback", body, 0)
+
+    async def test_messages_and_savepoints_are_committed(self) -> None:
+        async def body(run: Run, do: Do, handle: Any) -> None:
+            await do("SAVEPOINT a")
+            if run.guard.database.blocking:
+                blocking(run, run.transaction)("payments", b"1")
+            else:
+                await waiting(run)("payments", b"1")
+            await do("ROLLBACK TO a")
+            if run.guard.database.blocking:
+                blocking(run, run.transaction)("payments", b"2")
+            else:
+                await waiting(run)("payments", b"2")
+            await run.finish(PAID)
+
+        await self.check("emitted", body)
+        for driver in self.databases:
+            self.assertEqual([m["Body"] for m in self.ledger.messages(f"emitted-{driver}")], ["Mg=="])
+
+    async def test_a_request_that_is_cancelled_or_late_after_its_commit(self) -> None:
+        for n, way in enumerate(("cancelled", "late")):
+            app, entered = FastAPI(), asyncio.Event()
+            idempotent = Idempotent(AsyncPsycopg(functools.partial(psycopg.AsyncConnection.connect, database_url("shop"))),
+                                    scope=lambda request: "acct_1", mode=MODE, timeout=1.0 if way == "late" else 30.0)
+            app.add_middleware(idempotent.middleware)
+
+            @app.post("/pay")
+            @idempotent
+            async def pay(tx: Any = Depends(idempotent.transaction)) -> str:
+                if entered.is_set():
+                    return "again"
+                await tx.execute(INSERT % (9900 + n))
+                try:
+                    await tx.execute("COMMIT")
+                except psycopg.errors.ForeignKeyViolation:
+                    pass
+                entered.set()
+                await asyncio.Event().wait()
+                return "never"
+
+            request = asyncio.ensure_future(send(app, key=way))
+            await entered.wait()
+            if way == "cancelled":
+                request.cancel()
+            await asyncio.wait([request])
+            got: list[Any] = []
+            while not got or got[0]["status"] == 409:
+                got = await send(app, key=way)
+            self.assertEqual((got[0]["status"], self.ledger.paid(9900 + n)), (200, 0) if MODE == "functions" else (500, 1), way)
+
+    async def test_a_refused_commit_is_explained(self) -> None:
+        if MODE != "functions":
+            return
+        for driver, (database, statement) in self.databases.items():
+            guard = Guard(database, Options())
+            run = await guard.start("acct_1", "explained-" + driver, "", "POST", b"/", [], b"")
+            assert isinstance(run, Run)
+            handle: Any = run.handle()
+            with self.subTest(driver), self.assertLogs("stet", "ERROR") as logs:
+                try:
+                    done = handle.execute(statement("COMMIT"))
+                    if inspect.isawaitable(done):
+                        await done
+                except Exception as error:
+                    self.assertIn(UNSETTLED, str(DatabaseError(error)))
+                    guard.explain(error)
+            self.assertIn("tried to commit", logs.output[0])
+            await run.undo()
+
+
+if __name__ == "__main__":
+    unittest.main()
