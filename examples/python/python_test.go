@@ -185,7 +185,7 @@ func sidecar(t *testing.T, upstream, store string) (address string) {
 // answers, whether or not there is a service.
 func TestPaymentBehindTheSidecarIsMadeOnce(t *testing.T) {
 	pool, database := shop(t)
-	if _, err := pool.Exec(t.Context(), "REVOKE EXECUTE ON FUNCTION stet.stet_begin, stet.stet_release FROM shop"); err != nil { // stet_settle is all it needs
+	if _, err := pool.Exec(t.Context(), "REVOKE EXECUTE ON FUNCTION stet.stet_begin_raw FROM shop"); err != nil { // stet_settle_raw is all it needs
 		t.Fatal(err)
 	}
 	service, kill := serve(t, "behind_sidecar.py", database, "0")

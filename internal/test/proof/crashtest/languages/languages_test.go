@@ -39,7 +39,7 @@ type language struct {
 }
 
 var (
-	python = language{"python", []string{"fastapi", "flask"}, func(t *testing.T) func(string) child.Command {
+	python = language{"python", []string{"fastapi", "flask", "fastapi:statements", "flask:statements"}, func(t *testing.T) func(string) child.Command {
 		const program = "/usr/bin/python3"
 		if out, err := exec.Command(program, "-c", "import fastapi, flask, psycopg, uvicorn").CombinedOutput(); err != nil {
 			t.Fatalf("%s lacks packages; run: make services (%v: %s)", program, err, out)

@@ -7,7 +7,8 @@ import socket
 
 import psycopg
 
-URL, FLAVOUR, PORT = os.environ["DATABASE_URL"], os.environ["FLAVOUR"], int(os.environ["PORT"])
+URL, PORT = os.environ["DATABASE_URL"], int(os.environ["PORT"])
+FLAVOUR, _, MODE = os.environ["FLAVOUR"].partition(":")
 SIDECAR, APART = bool(os.environ.get("SIDECAR")), os.environ.get("DEFECT") == "apart"
 INSERT = "INSERT INTO ledger (key, by) VALUES (%s, 'python') RETURNING id"
 
@@ -24,43 +25,35 @@ def at(here):
 
 
 class Cursor(psycopg.Cursor):
+    """The package settles and commits by one query."""
+
     def execute(self, query, *args, **more):
-        settles = "stet_settle" in str(query)
+        settles = str(query).endswith("; COMMIT")
         if settles:
             at("settle.before")
+            at("commit.before")
         result = super().execute(query, *args, **more)
         if settles:
+            at("commit.after")
             at("settle.after")
         return result
-
-
-class Connection(psycopg.Connection):
-    def commit(self):
-        at("commit.before")
-        super().commit()
-        at("commit.after")
 
 
 class AsyncCursor(psycopg.AsyncCursor):
     async def execute(self, query, *args, **more):
-        settles = "stet_settle" in str(query)
+        settles = str(query).endswith("; COMMIT")
         if settles:
             at("settle.before")
+            at("commit.before")
         result = await super().execute(query, *args, **more)
         if settles:
+            at("commit.after")
             at("settle.after")
         return result
 
 
-class AsyncConnection(psycopg.AsyncConnection):
-    async def commit(self):
-        at("commit.before")
-        await super().commit()
-        at("commit.after")
-
-
 def options(scope):
-    return {"sidecar": True} if SIDECAR else {"scope": scope}
+    return {"sidecar": True} if SIDECAR else {"scope": scope, "mode": MODE or "functions"}
 
 
 def apart(key):
@@ -75,7 +68,7 @@ def fastapi_app():
     from stet.psycopg import AsyncPsycopg
 
     app = FastAPI()
-    connect = functools.partial(AsyncConnection.connect, URL, cursor_factory=AsyncCursor)
+    connect = functools.partial(psycopg.AsyncConnection.connect, URL, cursor_factory=AsyncCursor)
     idempotent = Idempotent(AsyncPsycopg(connect), **options(lambda request: request.headers.get("x-account")))
     app.add_middleware(idempotent.middleware)
 
@@ -117,7 +110,7 @@ def flask_app():
 
     logging.getLogger("werkzeug").disabled = True
     app = Flask("payments")
-    connect = functools.partial(Connection.connect, URL, cursor_factory=Cursor)
+    connect = functools.partial(psycopg.Connection.connect, URL, cursor_factory=Cursor)
     idempotent = Idempotent(Psycopg(connect), **options(lambda: request.headers.get("X-Account")))
 
     @app.post("/payments")
