@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
@@ -150,18 +150,7 @@ func (d *authorizer) question(ctx context.Context, r *http.Request, scope string
 	}
 	q.Header.Set("X-Original-Uri", original)
 	q.Header.Set(HeaderScope, url.PathEscape(scope))
-	if addr, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		q.Header.Set("X-Forwarded-For", strings.Join(append(q.Header["X-Forwarded-For"], addr), ", "))
-	}
-	proto := "http"
-	if r.TLS != nil {
-		proto = "https"
-	}
-	for name, value := range map[string]string{"X-Forwarded-Host": r.Host, "X-Forwarded-Proto": proto} {
-		if q.Header.Get(name) == "" {
-			q.Header.Set(name, value)
-		}
-	}
+	setForwarded(&httputil.ProxyRequest{In: r, Out: q}, d.forwarded)
 	return q
 }
 

@@ -132,21 +132,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	pr.SetURL(f.upstream)
 	out.Host = pr.In.Host
-	if f.forwarded {
-		for _, name := range []string{"Forwarded", "X-Forwarded-For"} {
-			if v, ok := pr.In.Header[name]; ok {
-				out.Header[name] = slices.Clone(v)
-			}
-		}
-	}
-	pr.SetXForwarded()
-	if f.forwarded {
-		for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
-			if v, ok := pr.In.Header[name]; ok {
-				out.Header[name] = slices.Clone(v)
-			}
-		}
-	}
+	setForwarded(pr, f.forwarded)
 	stripClient(out.Header)
 	setTarget(out.URL, stateOf(out.Context()).target)
 	if f.propagate != nil {
@@ -176,6 +162,21 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	} else if !safe(out.Method) {
 		once(out)
 	}
+}
+
+// setForwarded sets the fields with the client's address, host and protocol. If the client is a
+// gateway that is trusted, its own are kept.
+func setForwarded(pr *httputil.ProxyRequest, trusted bool) {
+	keep := func(names ...string) {
+		for _, name := range names {
+			if v, ok := pr.In.Header[name]; trusted && ok {
+				pr.Out.Header[name] = slices.Clone(v)
+			}
+		}
+	}
+	keep("Forwarded", "X-Forwarded-For")
+	pr.SetXForwarded()
+	keep("X-Forwarded-Host", "X-Forwarded-Proto")
 }
 
 // safe reports whether a method is safe (RFC 9110, section 9.2.1).

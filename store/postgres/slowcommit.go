@@ -9,9 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A write may wait for a standby for as long as that is away, and must not be cancelled
-// then (see standby.go). Its caller leaves; its connection stays in use, so that there
-// are no more of them on the server than connections.
+// A write may wait for a standby for as long as that is away, and must not be cancelled then (see
+// standby.go). Its caller leaves, and its connection stays in use: the server has no more of them.
 
 const (
 	maxLate  = 8           // so many, and nothing more is sent
@@ -33,8 +32,7 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 		return err
 	}
 	if !s.replicated.Load() {
-		err := s.write(ctx, c, calls)
-		if err != nil && ctx.Err() != nil { // a standby can have been configured: the next writes expect one
+		if err = s.write(ctx, c, calls); err != nil && ctx.Err() != nil { // a standby can have been configured: the next writes expect one
 			s.replicated.Store(true)
 			err = fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
 		}
@@ -103,9 +101,8 @@ type standbyWait struct {
 	err   error
 }
 
-// sqlWaits is whether a commit of this user waits for a standby, and has for longer than
-// it takes where there is one: a write that is late is older than half of lateLook when
-// it is looked at. A role that the user has taken on may not see it.
+// sqlWaits is whether a commit of this user waits for a standby, and for longer than with one: late
+// writes are older than half of lateLook. A role that the user has taken on may not see it.
 var sqlWaits = fmt.Sprintf(`SET LOCAL ROLE NONE; SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = session_user
 	AND clock_timestamp() - query_start > interval '%d ms')`, (lateLook / 4).Milliseconds())
 
