@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from . import answer as problems, record
@@ -216,6 +217,7 @@ def _of_origin(answer: Answer, headers: Fields) -> Answer:
     return Answer(answer.status, [(n, v) for n, v in answer.headers if not n.lower().startswith("access-control-")], answer.body)
 
 
+@lru_cache(256)
 def label(text: str) -> str:
     """Returns the text for operators: without control characters, at most 255 bytes."""
     text = "".join(c if c.isprintable() or c == " " else "?" for c in text)

@@ -12,7 +12,7 @@ Fields = Sequence[tuple[bytes, bytes]]
 MAX_PARTS = 1024
 """A multipart body with so many parts, or more, is digested whole."""
 
-_OVERRIDES = (b"X-Http-Method-Override", b"X-Http-Method", b"X-Method-Override")
+_OVERRIDES = {name.lower(): name for name in (b"X-Http-Method-Override", b"X-Http-Method", b"X-Method-Override")}
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _MEDIA_TYPE = re.compile(rb"[ \t]*(" + _TOKEN + rb"(?:/" + _TOKEN + rb")?)[ \t]*((?:;.*)?)", re.DOTALL)
@@ -42,6 +42,7 @@ def request_fingerprint(method: str, target: bytes, headers: Fields, body: bytes
     part's header that is out of the ordinary (a quoted pair, a continued line) makes it digested whole.
     charset=utf-8 of JSON and of forms does not count, nor does the time in the header of gzip.
     """
+    headers = [(name.lower(), value) for name, value in headers]
     content_type = _UTF8_TYPE.sub(rb"\1", _joined(headers, b"content-type"))
     coding = _joined(headers, b"content-encoding")
     if coding.lower() == b"gzip" and len(body) >= 10 and body[:2] == b"\x1f\x8b":
@@ -74,11 +75,11 @@ def path_and_query(target: bytes) -> bytes:
 
 
 def _joined(headers: Fields, name: bytes) -> bytes:
-    return b", ".join(value for n, value in headers if n.lower() == name)
+    return b", ".join(value for n, value in headers if n == name)
 
 
 def _overriding(headers: Fields) -> bytes:
-    return b"".join(name + b":" + value + b"\n" for name in _OVERRIDES for n, value in headers if n.lower() == name.lower())
+    return b"".join(name + b":" + value + b"\n" for lower, name in _OVERRIDES.items() for n, value in headers if n == lower)
 
 
 def _parse_media_type(text: bytes) -> tuple[bytes, dict[bytes, bytes]]:

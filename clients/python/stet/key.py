@@ -8,6 +8,7 @@ MAX_KEY = 255
 MAX_FIELD = 4096
 
 _BARE = r'"(?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*"|[A-Za-z*][!#$%&\'*+\-.^_`|~0-9A-Za-z:/]*|-?[0-9]{1,15}(?:\.[0-9]{1,3})?|:[A-Za-z0-9+/=]*:|\?[01]'
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"(?:; *[a-z*][a-z0-9_\-.*]*(?:=(?:' + _BARE + r"))?)*")
 
 
@@ -35,6 +36,6 @@ def parse_key(field: str, strict: bool = False) -> str:
         raise KeyFlaw("The key is empty.")
     if len(key) > MAX_KEY:
         raise KeyFlaw("The key is longer than 255 bytes.")
-    if not re.fullmatch(r"[\x21-\x7e]+", key):
+    if not _VISIBLE.fullmatch(key):
         raise KeyFlaw("The key has a byte that is not visible ASCII.")
     return key

@@ -6,17 +6,14 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
-from psycopg import Pipeline
-from psycopg.pq import PipelineStatus, TransactionStatus, __impl__
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from .sql import ConnectionInTransaction, DatabaseError, refused
 
-_PIPELINES = Pipeline.is_supported() and __impl__ != "python"
-"""BEGIN and the first statement are one round trip. In Python's implementation of libpq a pipeline costs more time than a trip."""
 
 
 class _Marks:
@@ -56,9 +53,7 @@ class _Blocking:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                with self.handle.pipeline() if _begins(self.handle) else nullcontext():
-                    cursor.execute(sql, arguments)
-                return tuple(cursor.fetchone())
+                return tuple(cursor.execute(sql, arguments).fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
 
@@ -112,8 +107,7 @@ class _Async:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             async with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                async with self.handle.pipeline() if _begins(self.handle) else nullcontext():
-                    await cursor.execute(sql, arguments)
+                await cursor.execute(sql, arguments)
                 return tuple(await cursor.fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
@@ -144,11 +138,6 @@ def _check(connection: Any) -> None:
 def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Rows as tuples, for any row factory of the connection."""
     return tuple
-
-
-def _begins(connection: Any) -> bool:
-    """Reports whether the next statement begins a transaction, and can be sent together with BEGIN."""
-    return _PIPELINES and bool(connection.info.transaction_status == TransactionStatus.IDLE)
 
 
 def _in_pipeline(connection: Any) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -92,12 +93,20 @@ class Outcome(NamedTuple):
     gone: bool
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@lru_cache(256)
+def _canonical(name: str) -> str:
+    return "-".join(word[:1].upper() + word[1:].lower() for word in name.split("-"))
+
+
 def head(fields: Iterable[tuple[str, str]]) -> bytes | None:
     """The stored bytes of header fields, without those of the connection; None if there are none. A ValueError for a field that cannot be stored."""
     kept: dict[str, list[str]] = {}
     n = 0
     for name, value in fields:
-        name = "-".join(word[:1].upper() + word[1:].lower() for word in name.split("-"))
+        name = _canonical(name)
         if name in _OF_THE_CONNECTION or name.startswith("Proxy-"):
             continue
         if name == "Content-Type" or not _TOKEN.fullmatch(name) or _CONTROL.search(value):
@@ -109,7 +118,7 @@ def head(fields: Iterable[tuple[str, str]]) -> bytes | None:
         raise ValueError(f"stet: the response has more than {MAX_FIELDS} header fields and values")
     if not kept:
         return None
-    return b"\x03" + json.dumps({name: kept[name] for name in sorted(kept, key=lambda name: (len(name), name))}, ensure_ascii=False).encode()
+    return b"\x03" + _encode({name: kept[name] for name in sorted(kept, key=lambda name: (len(name), name))}).encode()
 
 
 def fields(stored: bytes | None) -> dict[str, list[str]] | None:

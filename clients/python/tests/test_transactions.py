@@ -7,6 +7,7 @@ import inspect
 import os
 import unittest
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
@@ -22,6 +23,7 @@ from stet.psycopg import AsyncPsycopg, Psycopg
 from stet.sql import DatabaseError
 from stet.sqlalchemy import SQLAlchemy
 from support import Ledger, database_url
+from wire import Proxy
 
 MODE = os.environ.get("STET_TEST_MODE", "functions")
 INSERT = "INSERT INTO payments (amount) VALUES (%d)"
@@ -126,6 +128,38 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
             _, run = await self.begin(database, f"deferred{n}")
             assert isinstance(run, Run)
             await run.undo()
+
+    async def test_an_outcome_and_its_commit_are_one_round_trip(self) -> None:
+        server = urlsplit(database_url())
+        proxy = Proxy(server.hostname or "", server.port or 0)
+        self.addCleanup(proxy.close)
+        url = database_url("shop", proxy.port)
+        plain, waiting = psycopg.connect(url), await psycopg.AsyncConnection.connect(url)
+        self.addCleanup(plain.close)
+        self.addAsyncCleanup(waiting.close)
+        for database in (Psycopg(lambda: contextlib.nullcontext(plain)), AsyncPsycopg(lambda: contextlib.nullcontext(waiting))):
+            name, seen = f"trips-{type(database).__name__}", [proxy.trips()]
+            _, run = await self.begin(database, name)
+            assert isinstance(run, Run), run
+            seen.append(proxy.trips())
+            await run.finish(Answer(201, [], b"paid"))
+            seen.append(proxy.trips())
+            _, replay = await self.begin(database, name)
+            seen.append(proxy.trips())
+            self.assertEqual(getattr(replay, "body", None), b"paid")
+            self.assertEqual([b - a for a, b in zip(seen, seen[1:])], [2, 1, 3], f"{name}: BEGIN and begin, outcome with COMMIT, replay with BEGIN and ROLLBACK")
+
+    async def test_a_pipeline_that_a_handler_has_left_open_is_committed(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(database_url("shop"))
+        self.addAsyncCleanup(connection.close)
+        database = AsyncPsycopg(lambda: contextlib.nullcontext(connection))
+        _, run = await self.begin(database, "pipeline")
+        assert isinstance(run, Run)
+        answer = Answer(201, [], b"paid")
+        async with connection.pipeline():
+            await connection.execute(INSERT % 8400)
+            self.assertIs(await run.finish(answer), answer)
+        self.assertEqual(self.ledger.paid(8400), 1)
 
     async def test_a_connection_that_is_in_a_transaction_is_not_taken(self) -> None:
         connection = await asyncpg.connect(database_url("shop"))

@@ -16,11 +16,16 @@ class Proxy:
         self.port = self.listener.getsockname()[1]
         self.lose = ""  # "request" or "reply": of the next COMMIT
         self.lost = threading.Event()
+        self.replies = b""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def arm(self, what: str) -> None:
         self.lost.clear()
         self.lose = what
+
+    def trips(self) -> int:
+        """How often the server has been ready for the next query."""
+        return len(re.findall(rb"Z\x00\x00\x00\x05[ITE]", self.replies))
 
     def close(self) -> None:
         self.listener.close()
@@ -74,6 +79,7 @@ class _Link:
                         self.proxy.lost.set()
                         break
                     continue
+                self.proxy.replies += data
                 self.client.sendall(data)
         except OSError:
             pass
