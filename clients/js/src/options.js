@@ -1,14 +1,15 @@
 import { problemBase } from './problem.js';
 import { theSidecars } from './sidecar.js';
+import { statements } from './statements.js';
 
 const known = new Set(['pool', 'scope', 'sidecar', 'namespace', 'class', 'name', 'ref', 'header', 'maxBody', 'maxResult', 'canonicalize', 'rollsBack', 'keep',
-  'tombstone', 'timeout', 'requireTransaction', 'schema', 'table', 'problemBase', 'log']);
+  'tombstone', 'timeout', 'requireTransaction', 'schema', 'table', 'problemBase', 'log', 'mode']);
 
 /** Options with their defaults; wrong ones are errors here, and not at the first request. */
 export function checked(options) {
   const o = {
     namespace: '', class: '', header: 'Idempotency-Key', maxBody: 1 << 20, maxResult: 1 << 20, rollsBack, keep: '24 hours', tombstone: null,
-    timeout: 30_000, requireTransaction: false, sidecar: false, schema: 'stet', table: 'records', problemBase, log: report, ...options,
+    timeout: 30_000, requireTransaction: false, sidecar: false, mode: 'functions', schema: 'stet', table: 'records', problemBase, log: report, ...options,
   };
   const wrong = (what) => {
     throw new TypeError(`stet: ${what}`);
@@ -18,6 +19,7 @@ export function checked(options) {
   for (const name of ['sidecar', 'requireTransaction']) if (typeof o[name] !== 'boolean') wrong(`the option ${name} must be true or false`);
   if (o.sidecar) {
     for (const name of theSidecars) if (options[name] !== undefined) wrong(`behind the sidecar there is no option ${name}: stet.yaml says it`);
+    if (o.mode !== 'functions') wrong('behind the sidecar there is no other mode than functions: the sidecar has written the record');
   } else if (typeof o.scope !== 'function') wrong('the option scope is required: a function of the request that says whose key it is, so that no caller gets the response of another');
   for (const name of ['name', 'ref', 'canonicalize']) {
     if (o[name] !== undefined && typeof o[name] !== 'function') wrong(`the option ${name} must be a function`);
@@ -29,7 +31,12 @@ export function checked(options) {
   for (const name of ['maxBody', 'maxResult', 'timeout']) {
     if (!Number.isSafeInteger(o[name]) || o[name] < 1 || o[name] > 0x7fffffff) wrong(`the option ${name} must be a whole number from 1 to 2147483647`);
   }
+  if (!['functions', 'statements'].includes(o.mode)) wrong("the option mode must be 'functions' or 'statements'");
+  if (o.maxResult > 64 << 20) wrong('the option maxResult must be at most 67108864 bytes');
+  if (!o.namespace.isWellFormed() || Buffer.byteLength(o.namespace) > 1024) wrong('the option namespace must be well-formed and have at most 1024 bytes');
+  if (!o.class.isWellFormed() || Buffer.byteLength(o.class) > 255 || /\p{Cc}/u.test(o.class)) wrong('the option class must be well-formed and have at most 255 bytes without control characters');
   if (!URL.canParse(o.problemBase)) wrong('the option problemBase must be an absolute URL');
+  o.sql = statements(o);
   return Object.freeze(o);
 }
 

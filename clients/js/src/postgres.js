@@ -1,40 +1,26 @@
 // One transaction of node-postgres, with the business writes and the outcome.
 
 import { setTimeout as sleep } from 'node:timers/promises';
+import { send } from './batch.js';
 import { lets } from './emit.js';
+import { advice, code, described, explained, kind, refused, wiring } from './errors.js';
+import { guarded } from './handlerclient.js';
 import { problem } from './problem.js';
+import { httpDate } from './response.js';
+import { claimParts, claimText, identity, newOwner, outcomeOf, waitLock } from './record.js';
 
-const commitTimeout = 10_000; // for the answer to COMMIT, and again for looking the record up
-
-const quote = (name) => '"' + name.replaceAll('"', '""') + '"';
-
-const settlement = '($1::text, $2::integer, $3::jsonb, $4::text, $5::bytea, NULL, $6::boolean, $7::interval, $8::interval, $9::integer)';
-
-function functions({ schema, table }) {
-  const prefix = `${quote(schema)}.`;
-  const of = (name) => prefix + quote((table === 'records' ? 'stet' : table) + name);
-  return {
-    begin: `SELECT action, claim, state, status::text, headers::text, content_type, body, fence::text
-      FROM ${of('_begin')}($1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, $7::text)`,
-    emit: `SELECT ${of('_emit')}($1::text, $2::text, $3::bytea, $4::text, $5::jsonb) AS id`,
-    settle: `SELECT FROM ${of('_settle')}${settlement}`,
-    // In the transaction of this number; in another one nothing happens, and settled is null.
-    settleIn: `SELECT CASE WHEN pg_catalog.txid_current() = $10::bigint THEN (SELECT true FROM ${of('_settle')}${settlement}) END AS settled`,
-  };
-}
+const commitTimeout = 10_000; // for the answer to COMMIT, and again for reading the record
 
 /**
  * Begins a transaction, and asks what to do with an operation. With the action run the transaction
- * is open and is tx; with any other it has ended. What the sidecar has claimed runs.
+ * is open and is tx; with any other it has ended. An operation that the sidecar has claimed runs.
  */
-export async function begin(options, operation) {
+export async function begin(options, operation, mode = options.mode) {
   const tx = new Transaction(options, operation, await options.pool.connect());
   try {
-    await tx.connection.query('BEGIN ISOLATION LEVEL READ COMMITTED');
-    const row = await (operation.claim === undefined ? asked(tx, options, operation) : numbered(tx, operation));
-    tx.claim = row.claim;
-    tx.fence = row.fence;
-    if (row.action !== 'run') await tx.rollback();
+    tx.retention = await retention(options, tx.connection);
+    const row = await (operation.claim !== undefined ? tx.number() : mode === 'statements' ? tx.look() : tx.ask());
+    if (row.action !== 'run') tx.rollback(); // the response does not wait for it
     else tx.watch();
     return { ...row, tx };
   } catch (error) {
@@ -43,24 +29,33 @@ export async function begin(options, operation) {
   }
 }
 
-async function asked({ connection }, options, operation) {
-  const { rows } = await connection.query(functions(options).begin, [operation.scope, operation.key, operation.fingerprint, options.namespace,
-    options.class, operation.name, operation.ref]);
-  return rows[0];
+const retentions = new WeakMap();
+
+// retention is how long the result and its tombstone are stored, in seconds. PostgreSQL reads the intervals, once.
+async function retention(options, connection) {
+  const known = retentions.get(options);
+  if (known !== undefined) return known;
+  const { rows } = await connection.query("SELECT pg_catalog.date_part('epoch', $1::interval)::text AS result, pg_catalog.date_part('epoch', $2::interval)::text AS tombstone",
+    [options.keep, options.tombstone]);
+  const result = Number(rows[0].result);
+  const tombstone = rows[0].tombstone === null ? Math.max(result, 30 * 86400) : Number(rows[0].tombstone);
+  if (!(result > 0 && tombstone >= result && tombstone <= 3155760000)) {
+    throw wiring(`keep is ${options.keep} and tombstone ${options.tombstone}; keep must be positive, and tombstone not shorter and at most 100 years`);
+  }
+  retentions.set(options, { result, tombstone });
+  return { result, tombstone };
 }
 
-// numbered has PostgreSQL say which transaction this is. It has no row of stet_begin, without whose
-// outcome nothing could be committed. Therefore only this transaction can settle.
-async function numbered(tx, { claim }) {
-  const { rows } = await tx.connection.query('SELECT pg_catalog.txid_current()::text AS xid');
-  tx.xid = rows[0].xid;
-  return { action: 'run', claim };
-}
+const beginning = { text: 'BEGIN ISOLATION LEVEL READ COMMITTED' };
 
 class Transaction {
   open = true;
   used = false; // by the handler
   committed = false;
+  finished = false; // by a statement of the handler's
+  emitted = false;
+  writing; // a promise
+  direct = false; // no row was written before the handler: only this package keeps the transaction from being committed
   depth = 0; // of savepoints that stand for transactions of the handler's
 
   constructor(options, operation, connection) {
@@ -73,22 +68,84 @@ class Transaction {
     lets(this.client, (message) => this.emit(message));
   }
 
+  // number has PostgreSQL say which transaction this is. It has no row of stet_begin, without whose
+  // outcome nothing could be committed. Therefore only this transaction can settle.
+  async number() {
+    const { rows } = await send(this.connection, [beginning, { text: 'SELECT pg_catalog.txid_current()::text' }]).done;
+    this.claim = claimParts(this.operation.claim);
+    [this.xid] = rows[1];
+    return { action: 'run' };
+  }
+
+  // ask calls stet_begin_raw, after the statements before it.
+  async ask(before = [beginning]) {
+    const { options, operation } = this;
+    const { id, scope, fingerprint, run, printLock, print } = (operation.identity ??= identity(options, operation));
+    const owner = newOwner();
+    const { rows } = await send(this.connection, [...before, { text: options.sql.begin,
+      values: [id, scope, fingerprint, owner, run, printLock, print, options.class, operation.name, operation.ref, String(this.retention.result)] }]).done;
+    const [action, fence] = rows.at(-1);
+    if (action === 'run') this.claim = { id, owner, fence };
+    return this.begun(rows.at(-1));
+  }
+
+  // look begins without a row. Only if there is a record without an outcome, or another transaction has the lock, it asks.
+  async look() {
+    const { options, operation, connection } = this;
+    if (typeof connection.connection?.parse !== 'function') throw wiring('the mode statements needs the JavaScript client of pg, not pg-native');
+    const { id, fingerprint, run, printLock, print } = (operation.identity ??= identity(options, operation));
+    const { rows: [, row] } = await send(connection, [beginning, { text: options.sql.look, values: [id, run, printLock, print, fingerprint] }]).done;
+    if (row[0] === null) return this.ask([]);
+    const [, fence, xid] = /^(\d+) (\d+)$/.exec(row[0]) ?? [];
+    if (xid === undefined) return this.begun(row);
+    this.direct = true;
+    this.xid = xid;
+    this.claim = { id, owner: newOwner(), fence };
+    return this.begun(['run', fence, ...row.slice(2)]);
+  }
+
+  // begun is a row of stet_begin_raw.
+  async begun([action, fence, state, status, contentType, stored, body, now, forget]) {
+    this.fence = fence;
+    this.claimedAt = Number(now);
+    if (action !== 'replay') return { action, fence, state };
+    const row = { action, fence, state, status: Number(status ?? 0), contentType, headers: {}, body: Buffer.from(body ?? '', 'hex'), expires: httpDate(Number(forget ?? NaN)) };
+    if (stored?.startsWith('03')) {
+      row.headers = JSON.parse(Buffer.from(stored, 'hex').toString('utf8', 1));
+    } else if (stored) {
+      const { rows } = await this.connection.query({ text: this.options.sql.head, values: [Buffer.from(stored, 'hex')], rowMode: 'array' });
+      row.headers = JSON.parse(rows[0][0]);
+      row.contentType ??= rows[0][1];
+    }
+    return row;
+  }
+
   async emit(message) {
     try {
-      const { rows } = await this.client.query(functions(this.options).emit, [this.claim, ...message]);
+      if (this.direct && this.open) await (this.writing ??= this.write());
+      this.emitted = true;
+      const { rows } = await this.client.query(this.options.sql.emit, [claimText(this.claim), ...message]);
       return rows[0].id;
     } catch (error) {
-      const todo = advice(this.options, error, ['emit']);
+      const todo = advice(this.options, error, ['emit', 'settle']);
       if (todo !== '') this.options.log(`a message could not be emitted, and nothing is committed${todo}`, described(error));
       throw error;
     }
+  }
+
+  // write writes the row that stet_emit needs. PostgreSQL then refuses to commit without an outcome.
+  async write() {
+    const { action } = await this.ask([]);
+    if (action !== 'run') throw new Error(`stet: the operation cannot be begun in its own transaction: ${action}`);
+    this.direct = false;
+    this.xid = undefined;
   }
 
   // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"
   // has ended it, and each later statement would be committed by itself.
   watch() {
     const wire = this.connection.connection;
-    const ready = ({ status }) => { if (status === 'I') this.open = false; };
+    const ready = ({ status }) => { if (status === 'I' && this.open) [this.open, this.finished] = [false, true]; };
     wire?.on?.('readyForQuery', ready);
     this.unwatch = () => wire?.off?.('readyForQuery', ready);
   }
@@ -113,68 +170,114 @@ class Transaction {
   async rollback() {
     this.open = false;
     if (this.connection === undefined) return;
+    if (this.xid !== undefined && this.finished) return this.ended().catch(() => {});
     const done = await within(commitTimeout, this.connection.query('ROLLBACK')).then(() => true, () => false);
     this.release(!done);
   }
 
+  /** Until when a retry does not run again, as a date of HTTP; undefined behind the sidecar, which says it. */
+  get expires() {
+    return httpDate(this.claimedAt + this.retention.tombstone);
+  }
+
+  // settlement is the statement that stores an outcome.
+  settlement({ status, headers, contentType, head, body, gone }) {
+    if (Buffer.byteLength(contentType ?? '') > 255) throw wiring('the content type has more than 255 bytes');
+    const { options: { sql, maxResult, class: kind }, claim: { id, owner, fence }, retention: { result, tombstone }, operation, xid } = this;
+    const failed = String(status >= 500), times = [String(result), String(tombstone)];
+    const number = status && String(status), bytes = gone ? null : body, type = contentType || null;
+    const guard = xid === undefined ? [] : [xid];
+    if (this.emitted) {
+      return { text: xid === undefined ? sql.settleMessages : sql.settleMessagesIn,
+        values: [claimText(this.claim), number, JSON.stringify(headers), type, bytes, failed, String(gone), ...times, String(maxResult), ...guard] };
+    }
+    if (!this.direct) {
+      return { text: xid === undefined ? sql.settle : sql.settleIn,
+        values: [id, owner, fence, waitLock(this.options, id), number, type, head, bytes, failed, String(gone), ...times, ...guard] };
+    }
+    const { scope, fingerprint, wait } = operation.identity;
+    return { text: sql.finish, values: [id, scope, fingerprint, owner, kind, operation.name, operation.ref, fence, xid,
+      failed, String(gone), number, type, head, bytes, ...times, wait] };
+  }
+
   /**
    * Settles and commits. It returns { action: 'committed' } if that succeeded. If COMMIT was not acknowledged, it returns
-   * the row of stet_begin for another outcome, the action 'nothing' if there is none, or 'unknown' if that could not be
+   * the row of begin for another outcome, the action 'nothing' if there is none, or 'unknown' if that could not be
    * read or the sidecar must read it. Before COMMIT was sent, it throws.
    */
-  async commit({ status, headers, contentType, body, gone }) {
-    const { maxResult, keep, tombstone } = this.options;
-    const { connection } = this;
+  async commit(outcome) {
     this.open = false;
+    if (this.xid !== undefined && this.finished) return this.ended();
+    let batch;
     try {
-      const values = [this.claim, status, JSON.stringify(headers), contentType, body, gone, keep, tombstone, maxResult];
-      const { settle, settleIn } = functions(this.options);
-      const query = this.xid === undefined ? connection.query(settle, values) : connection.query(settleIn, [...values, this.xid]);
-      const { rows } = await within(commitTimeout, query); // the handler may have left something running
-      if (this.xid !== undefined && rows[0].settled !== true) await this.ended();
-      if (this.late !== undefined) throw this.late;
+      batch = send(this.connection, [this.settlement(outcome), { text: 'COMMIT' }], () => this.late);
+      await within(commitTimeout, batch.done); // the handler may have left something running
     } catch (error) {
-      await this.rollback();
-      const todo = error === this.late ? '' : advice(this.options, error, ['settle']); // late may be the handler's, about a table of its own
-      if (todo !== '') this.options.log(`an outcome could not be stored; it was rolled back${todo}`, described(error));
-      throw error;
-    }
-    let answer;
-    try {
-      answer = await within(commitTimeout, connection.query('COMMIT'));
-    } catch (error) {
-      this.abandon();
-      if (refused(error)) throw error;
-      if (this.xid !== undefined) {
-        this.options.log('a COMMIT was not acknowledged; the sidecar determines its outcome', described(error));
-        return { action: 'unknown' };
-      }
-      return this.lookUp();
+      return this.uncommitted(batch, error);
     }
     this.release(false);
-    this.committed = answer.command === 'COMMIT';
+    this.committed = batch.tag === 'COMMIT';
     if (!this.committed) throw new Error('stet: the transaction was rolled back by something else than stet');
     return { action: 'committed' };
   }
 
+  // uncommitted determines what an error of settling or of COMMIT means.
+  async uncommitted(batch, error) {
+    if (!batch?.sent) { // nor will it be
+      if (batch !== undefined) batch.refuse = () => error;
+      if (batch === undefined || error === this.late) await this.rollback();
+      this.abandon();
+      throw error;
+    }
+    if (batch.completed > 0 || code(error) === '') return this.unacknowledged(error);
+    if (this.xid !== undefined && code(error) === '22012') return this.ended();
+    await this.rollback();
+    if (this.direct && code(error) === '23505' && error.table === this.options.table) return this.lookUp(); // another transaction has committed first
+    const todo = advice(this.options, error, [this.emitted ? 'settle' : 'settle_raw']);
+    if (todo !== '') this.options.log(`an outcome could not be stored; it was rolled back${todo}`, described(error));
+    throw explained(this.options, error);
+  }
+
+  async unacknowledged(error) {
+    this.abandon();
+    if (refused(error)) throw explained(this.options, error);
+    if (this.operation.claim === undefined) return this.lookUp();
+    this.options.log('a COMMIT was not acknowledged; the sidecar determines its outcome', described(error));
+    return { action: 'unknown' };
+  }
+
   /**
-   * Settles after the handler has ended the transaction itself. Without a row of stet_begin, PostgreSQL cannot refuse
-   * its COMMIT. If it has committed, a failure is stored, so that a retry does not run again.
+   * Settles after the handler has ended the transaction itself. Without a row of begin, PostgreSQL cannot refuse
+   * its COMMIT. If it has committed, a failure is stored, so that a retry does not run again. It always throws.
    */
   async ended() {
-    const { rows } = await within(commitTimeout, this.connection.query('SELECT pg_catalog.txid_status($1::bigint) AS ended', [this.xid]));
-    if (rows[0].ended !== 'committed') {
+    const { options, connection, xid } = this;
+    try {
+      await within(commitTimeout, connection.query('ROLLBACK')); // if a transaction is open
+      const { rows } = await within(commitTimeout, connection.query('SELECT pg_catalog.txid_status($1::bigint) AS ended', [xid]));
+      if (rows[0].ended === 'committed') {
+        this.late = new Error('stet: the handler has committed its transaction: its writes are committed, and a retry receives a failure so that it does not run again');
+        options.log(this.late.message);
+        await this.storeFailure(connection);
+      }
       this.late ??= new Error('stet: the handler has rolled back its transaction; nothing was settled, and a retry runs again');
-      return;
+    } catch (error) {
+      this.abandon();
+      throw error;
     }
-    this.late = new Error('stet: the handler has committed its transaction: its writes are committed, and a retry receives a failure so that it does not run again');
-    this.options.log(this.late.message);
-    const { headers, ...failure } = problem('not-settled', { base: this.options.problemBase });
-    const { 'Content-Type': type, ...fields } = headers;
-    const { maxResult, keep, tombstone } = this.options;
-    await within(commitTimeout, this.connection.query(functions(this.options).settle,
-      [this.claim, failure.status, JSON.stringify(fields), type, failure.body, false, keep, tombstone, maxResult]));
-    await within(commitTimeout, this.connection.query('COMMIT')); // if a transaction is open
+    this.release(false);
+    throw this.late;
+  }
+
+  // storeFailure settles, in a transaction of its own, an operation that the handler has committed.
+  async storeFailure(connection) {
+    const { headers: { 'Content-Type': contentType, ...fields }, ...response } = problem('not-settled', { base: this.options.problemBase });
+    const headers = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, [value]]));
+    const failure = outcomeOf({ ...response, headers, contentType }, Infinity);
+    this.xid = undefined;
+    if (!this.direct) return within(commitTimeout, send(connection, [this.settlement(failure)]).done);
+    const { action, tx } = await begin(this.options, this.operation, 'functions');
+    if (action === 'run') await tx.commit(failure);
   }
 
   /** Reads, on another connection, the outcome of an unacknowledged COMMIT. The old
@@ -213,95 +316,4 @@ async function within(milliseconds, promise) {
     clearTimeout(timer);
     promise.catch(() => {});
   }
-}
-
-// refused reports whether an error of COMMIT proves that nothing was committed: the server has
-// answered, and neither ended nor broke.
-function refused(error) {
-  return code(error) !== '' && !/^(?:08|40003|53|57P|58|XX)/.test(code(error));
-}
-
-/**
- * What an error of PostgreSQL's means where nothing was committed: 'unavailable', the same request
- * may be sent again; 'unreadable', of a stored outcome; 'fenced', the claim has ended; 'wiring', of
- * how stet is used; else 'other'.
- */
-export function kind(error) {
-  const c = code(error);
-  if (c === 'ST004' || c === 'ST005') return 'unreadable';
-  if (c === 'ST002') return 'fenced';
-  if (c.startsWith('ST')) return 'wiring';
-  return c === '' || /^(?:08|40|53|55P03|57|58|XX)/.test(c) ? 'unavailable' : 'other';
-}
-
-// code is the SQLSTATE of an error, '' if it has none. Codes of the system begin with E.
-function code(error) {
-  return typeof error?.code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(error.code) ? error.code : '';
-}
-
-/** What to do about a database that is not prepared; '' for other errors. names are the functions that were needed. */
-export function advice({ schema, table }, error, names = ['begin', 'settle']) {
-  if (['3F000', '42883'].includes(code(error))) { // no such schema, no such function
-    return `. Run: stet migrate up --store-schema ${schema} --store-table ${table}, as the owner of the database`;
-  }
-  if (code(error) !== '42501') return '';
-  const functions = names.map((name) => `${quote(schema)}.${quote(`${table === 'records' ? 'stet' : table}_${name}`)}`).join(', ');
-  return `. Run, as the owner of the database: GRANT USAGE ON SCHEMA ${quote(schema)} TO your_role; GRANT EXECUTE ON FUNCTION ${functions} TO your_role`;
-}
-
-/** What may be logged of an error: not its details, which can have values of rows. */
-export function described(error) {
-  return [error?.code, error?.message].filter((text) => text).join(': ');
-}
-
-const space = String.raw`(?:\s|--[^\n\r]*(?:[\n\r]|$)|/\*(?:[^*]|\*(?!/))*\*/)`;
-const control = new RegExp(String.raw`^${space}*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b`, 'i');
-// The whole text, with nothing behind it that would be lost, and no mode that a savepoint does not have.
-const plain = new RegExp(String.raw`^${space}*(?:START\s+TRANSACTION|(?:BEGIN|COMMIT|END|ABORT|ROLLBACK)(?:\s+(?:WORK|TRANSACTION))?)` +
-  String.raw`(?:\s+ISOLATION\s+LEVEL\s+READ\s+COMMITTED)?(?:\s+READ\s+WRITE)?${space}*;?${space}*$`, 'i');
-
-// nested replaces a statement that begins or ends a transaction inside the handler's, as query builders send it: the
-// replacement does so with a savepoint. It is undefined for other statements.
-function nested(tx, verb, text) {
-  const savepoint = (n) => `stet_savepoint_${n}`;
-  if (!plain.test(text)) return undefined;
-  if (/^(?:BEGIN|START)/i.test(verb)) return `SAVEPOINT ${savepoint(++tx.depth)}`;
-  if (tx.depth === 0) return undefined;
-  const of = savepoint(tx.depth--);
-  return /^(?:COMMIT|END)/i.test(verb) ? `RELEASE SAVEPOINT ${of}` : `ROLLBACK TO SAVEPOINT ${of}; RELEASE SAVEPOINT ${of}`;
-}
-
-// guarded is the connection as the handler sees it. It is not the handler's to end, and is of no
-// use once the transaction has ended: a late write would be in another caller's transaction, or in none.
-function guarded(tx) {
-  const refuse = (args, message) => {
-    const error = new Error(`stet: ${message}`);
-    const last = args.at(-1);
-    if (typeof last === 'function') return void process.nextTick(last, error);
-    if (typeof args[0]?.submit === 'function') throw error;
-    return Promise.reject(error);
-  };
-  const query = (...args) => {
-    const text = typeof args[0] === 'string' ? args[0] : args[0]?.text;
-    tx.used = true;
-    if (!tx.open) {
-      tx.options.log('a handler has used its client after its transaction had ended; nothing was written');
-      tx.late ??= new Error('stet: the handler has used its client too late after it had ended the response; nothing was committed');
-      return refuse(args, 'this transaction has ended; use its client before the response ends');
-    }
-    const [, verb] = typeof text === 'string' ? control.exec(text) ?? [] : [];
-    if (verb === undefined) return tx.connection.query(...args);
-    const instead = nested(tx, verb, text);
-    if (instead === undefined) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back; a transaction inside of it is begun and ended by a plain BEGIN, COMMIT or ROLLBACK');
-    return tx.connection.query(instead, ...args.slice(1).filter((arg) => typeof arg === 'function'));
-  };
-  return new Proxy(tx.connection, {
-    get(connection, name) {
-      if (name === 'query') return query;
-      if (name === 'release') return () => {}; // stet releases the connection; query builders that received it do so, too
-      if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: the handler must not release this connection`);
-      const value = Reflect.get(connection, name, connection);
-      return typeof value === 'function' ? value.bind(connection) : value;
-    },
-  });
 }

@@ -92,19 +92,24 @@ export class Capture {
   /** The finished response, in its stored form. */
   response() {
     const { res } = this;
-    const header = res.getHeaders();
+    const header = { ...res.getHeaders() };
+    delete header[expiresField]; // of another operation
     const bodyless = res.statusCode === 204 || res.statusCode === 304;
     const body = bodyless ? Buffer.alloc(0) : Buffer.concat(this.chunks);
     this.body = body;
     const declared = header['content-length'];
-    this.final = { status: res.statusCode, header: { ...header } };
+    this.final = { status: res.statusCode, header };
     const cut = !bodyless && res.req.method !== 'HEAD' && declared !== undefined && Number(declared) !== this.size;
     return { status: res.statusCode, headers: stored(header, this.before), contentType: text(header['content-type']) ?? null, body, cut };
   }
 
-  /** Sends the response that the getter response has returned. Later changes have no effect. */
-  send() {
+  /**
+   * Sends the response that the method response has returned. Later changes have no effect. expires is the date until which
+   * the key of a stored response is remembered.
+   */
+  send(expires) {
     const { res, body, final } = this;
+    if (expires !== undefined) final.header[expiresField] = expires;
     this.remove();
     if (res.headersSent) return;
     const now = res.getHeaders();
@@ -139,7 +144,12 @@ export function mute(res) {
   for (const name of muted) Object.defineProperty(res, name, { configurable: true, writable: true, value: () => res });
 }
 
-const never = new Set(['date', 'connection', 'keep-alive', 'te', 'transfer-encoding', 'upgrade', 'trailer', 'content-length', 'content-type', 'set-cookie',
+const expiresField = 'idempotency-expires';
+
+/** A date of HTTP, of seconds since 1970; undefined for NaN. */
+export const httpDate = (seconds) => (Number.isNaN(seconds) ? undefined : new Date(1000 * Math.floor(seconds)).toUTCString());
+
+const never = new Set([expiresField, 'date', 'connection', 'keep-alive', 'te', 'transfer-encoding', 'upgrade', 'trailer', 'content-length', 'content-type', 'set-cookie',
   'idempotent-replayed', 'preference-applied']);
 
 // stored returns the fields to store: those of the handler, about the outcome and not the connection.
@@ -173,7 +183,7 @@ export function send(res, { status, headers, body, problem }) {
 }
 
 /** Returns a stored outcome as the response to a request with these headers. */
-export function replayed({ status, headers, contentType, body }, request) {
+export function replayed({ status, headers, contentType, body, expires }, request) {
   const fields = {};
   const allowed = lookup(headers, 'access-control-allow-origin');
   const origin = request.origin;
@@ -182,6 +192,7 @@ export function replayed({ status, headers, contentType, body }, request) {
     if (!foreign || !/^access-control-/i.test(name)) fields[name] = values;
   }
   if (contentType !== null) fields['Content-Type'] = contentType;
+  if (expires !== undefined) fields['Idempotency-Expires'] = expires;
   fields['Idempotent-Replayed'] = 'true';
   if (lookup(fields, 'cache-control') === undefined) fields['Cache-Control'] = 'no-store';
   return { status, headers: fields, body: status === 204 || status === 304 ? Buffer.alloc(0) : body };

@@ -1,10 +1,12 @@
 // The request path: the operation is named, and the request is read, run or replayed. Express and Fastify differ only around it.
 
-import { advice, begin, described, kind } from './postgres.js';
 import { isJSON } from './canonical.js';
+import { advice, described, kind } from './errors.js';
 import { mediaType, requestFingerprint } from './fingerprint.js';
 import { parseKey } from './key.js';
+import { begin } from './postgres.js';
 import { perhaps, problem } from './problem.js';
+import { outcomeOf } from './record.js';
 import { claimed, claimsOf, fenced, logOnce } from './sidecar.js';
 import { Capture, accepts, destroyed, lookup, mute, replayed, send } from './response.js';
 
@@ -188,7 +190,7 @@ function refusal({ options, operation, req, res, before, say, refuse }) {
       return answer(options, row, req, say, refuse); // a retry has come in between
     }
     const done = await tx.commit(outcomeOf(response, options.maxResult));
-    if (done.action === 'committed') return capture.send();
+    if (done.action === 'committed') return capture.send(tx.expires);
     capture.retract();
     return done.action === 'nothing' ? refuse('store-unavailable', { again: 1 }) : answer(options, done, req, say, refuse);
   };
@@ -229,13 +231,14 @@ async function conclude({ options, operation, tx, capture, req, res, say, refuse
   try {
     done = await tx.commit(outcomeOf(response, options.maxResult));
   } catch (error) {
+    await tx.rollback();
     if (!options.sidecar && kind(error) === 'fenced') throw new Error('stet: the handler has ended its transaction itself, by COMMIT or ROLLBACK; nothing was settled, and a retry runs again', { cause: error });
     if (kind(error) === 'other' || error === tx.late) throw error;
     capture.retract();
     if (options.sidecar && kind(error) === 'fenced') return say(fenced(options));
     return trouble(options, error, refuse);
   }
-  if (done.action === 'committed') return capture.send();
+  if (done.action === 'committed') return capture.send(tx.expires);
   capture.retract();
   if (done.action === 'nothing') return refuse('store-unavailable', { again: 1 });
   return answer(options, done, req, say, refuse);
@@ -250,14 +253,6 @@ function misplaced(options, { name }, { headers }) {
   if (![undefined, '', '*'].includes(inside('access-control-allow-origin'))) {
     logOnce(options, `${name} has an Access-Control-Allow-Origin that is stored with its response, so a replay to another origin has none: set CORS headers before the handler`);
   }
-}
-
-// outcomeOf returns the stored form of a response; no body if it is too large.
-function outcomeOf(response, maxResult) {
-  const fields = JSON.stringify(response.headers);
-  const spaces = fields.length; // more than PostgreSQL puts between them
-  const size = response.body.length + Buffer.byteLength(fields) + spaces + (response.contentType?.length ?? 0);
-  return size > maxResult ? { status: null, headers: {}, contentType: null, body: null, gone: true } : { ...response, gone: false };
 }
 
 const overdue = new Error('stet: the handler has not ended its response in time');
@@ -327,18 +322,17 @@ function answer(options, row, req, say, refuse) {
     default:
       return refuse('outcome-unknown');
   }
-  const headers = JSON.parse(row.headers ?? '{}');
-  let { content_type: contentType, body } = row;
-  let status = Number(row.status ?? 0);
+  const { headers, body, expires } = row;
+  let { status, contentType } = row;
   if (status === 0) { // an outcome that is no response
     if (row.state === 'failed') {
       const failed = problem('operation-failed', { base: options.problemBase });
-      return say({ ...failed, headers: { ...failed.headers, 'Idempotent-Replayed': 'true' } });
+      return say({ ...failed, headers: { ...failed.headers, ...(expires && { 'Idempotency-Expires': expires }), 'Idempotent-Replayed': 'true' } });
     }
     status = body.length > 0 ? 200 : 204;
     contentType ??= body.length > 0 ? 'application/octet-stream' : null;
   }
   const codings = lookup(headers, 'content-encoding') ?? [];
   if (!accepts(req.headersDistinct['accept-encoding'], codings)) return refuse('coding-not-acceptable');
-  say(replayed({ status, headers, contentType, body }, req.headers));
+  say(replayed({ status, headers, contentType, body, expires }, req.headers));
 }

@@ -9,6 +9,7 @@ import pg from 'pg';
 import { canonicalJSON } from '@stet-go/stet';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { mode } from './service.js';
 import { charges, closeDatabase, lasting, post } from './support.js';
 
 after(closeDatabase);
@@ -18,7 +19,7 @@ async function serve(t, around, handler, options = {}) {
   const lines = [];
   const app = express();
   if (around) app.use(around);
-  app.post('/payments', idempotency({ pool, scope: () => 'one', log: (line) => lines.push(line), ...options })(handler));
+  app.post('/payments', idempotency({ pool, scope: () => 'one', mode, log: (line) => lines.push(line), ...options })(handler));
   const server = app.listen(0, '127.0.0.1');
   await once(server, 'listening');
   t.after(async () => { server.closeAllConnections(); server.close(); await pool.end(); });

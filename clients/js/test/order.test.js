@@ -14,6 +14,7 @@ import fastify from 'fastify';
 import pg from 'pg';
 import { idempotency } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { mode } from './service.js';
 import { closeDatabase, post } from './support.js';
 
 after(closeDatabase);
@@ -25,7 +26,7 @@ function optionsOf(t) {
   const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
   const lines = [];
   t.after(() => pool.end());
-  return { options: { pool, scope: () => 'acct_1', log: (line) => lines.push(line) }, lines };
+  return { options: { pool, scope: () => 'acct_1', mode, log: (line) => lines.push(line) }, lines };
 }
 
 test('compression and CORS in front of a handler of Express suit each request', async (t) => {

@@ -1,6 +1,7 @@
 // A payments service for the tests: on Express or Fastify, in this process or in one of its own.
 
 import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import fastify from 'fastify';
 import pg from 'pg';
@@ -8,6 +9,12 @@ import { idempotency as onExpress } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
 
 export const frameworks = ['express', 'fastify'];
+
+/** The mode of the services: the same tests run in each. */
+export const mode = process.env.STET_MODE ?? 'functions';
+
+/** Reports whether a query, or a batch of queries, has a COMMIT. */
+export const commits = (query) => query === 'COMMIT' || (query?.statements?.some(({ text }) => text === 'COMMIT') ?? false);
 
 /**
  * Starts a service with the handler at POST /payments, and returns its URL. The handler gets
@@ -18,12 +25,13 @@ export async function start(framework, handler, options = {}) {
   const pool = new pg.Pool({ connectionString: options.url ?? process.env.STET_DATABASE, max: 10 });
   pool.on('error', () => {});
   const { url: _, ...rest } = options;
-  const scope = (get) => (rest.sidecar ? {} : { scope: (request) => get(request, 'x-account') });
+  const scope = (get) => (rest.sidecar ? {} : { mode, scope: (request) => get(request, 'x-account') });
   const of = (get) => ({ pool: mortal(pool), ...scope(get), log: (...line) => logged.push(line.join(' ')), ...rest });
   const serving = framework.startsWith('express') ? await onExpressOf((await import(framework)).default, handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
   return { ...serving, logged, pool, 
     stop: async () => {
       await serving.close();
+      for (let n = 0; pool.totalCount > pool.idleCount && n < 200; n++) await sleep(5); // a response does not wait for ROLLBACK
       if (pool.totalCount > pool.idleCount) throw new Error('a connection was not released');
       await pool.end();
     },
@@ -70,10 +78,13 @@ function mortal(pool) {
     async connect() {
       const client = await pool.connect();
       const query = client.query.bind(client);
-      client.query = async (text, ...more) => {
-        const answer = text === 'COMMIT' && dies === 'before' ? undefined : await query(text, ...more);
-        if (text === 'COMMIT') process.kill(process.pid, 'SIGKILL');
-        return answer;
+      client.query = (what, ...more) => {
+        if (!commits(what)) return query(what, ...more);
+        const kill = () => process.kill(process.pid, 'SIGKILL');
+        if (dies === 'before') return kill();
+        const sent = query(what, ...more);
+        what.done.then(kill);
+        return sent;
       };
       return client;
     },

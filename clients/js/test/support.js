@@ -53,7 +53,7 @@ export async function change(key, what) {
 
 /** The stored record of a key of acct_1 for operators, and its retention. */
 export async function stored(key) {
-  const { rows } = await database.query(`SELECT class, name, ref, (expires_at - settled_at)::text AS kept, (forget_at - settled_at)::text AS refused
+  const { rows } = await database.query(`SELECT class, name, ref, date_trunc('minute', expires_at - claimed_at)::text AS kept, (forget_at - settled_at)::text AS refused, forget_at
     FROM stet.records WHERE id = stet.stet_id('acct_1', $1)`, [key]);
   return rows[0];
 }
@@ -136,7 +136,7 @@ export async function proxy(way) {
     let asked = false;
     client.on('data', async (data) => {
       if (mine) return;
-      settled ||= data.includes('stet_settle');
+      settled ||= data.includes('stet_settle') || data.includes('INSERT INTO "stet"."records"');
       if (cut && data.includes('stet_begin')) asked = true;
       if (!settled || cut || !data.includes('COMMIT')) return void upstream.write(data);
       cut = mine = true;

@@ -8,6 +8,7 @@ import fastify from 'fastify';
 import pg from 'pg';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { commits, mode } from './service.js';
 import { charges, closeDatabase, post } from './support.js';
 
 after(closeDatabase);
@@ -16,7 +17,7 @@ async function serve(t, route, options = {}) {
   const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
   const lines = [];
   const app = express();
-  route(app, idempotency({ pool: options.pool?.(pool) ?? pool, scope: () => 'acct_1', log: (line) => lines.push(line), ...options.more }), pool);
+  route(app, idempotency({ pool: options.pool?.(pool) ?? pool, scope: () => 'acct_1', mode, log: (line) => lines.push(line), ...options.more }), pool);
   app.use((error, req, res, next) => { res.status(500).json({ error: error.message }); void next; });
   const server = app.listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -74,7 +75,7 @@ test('changes to a response during the COMMIT do not reach the caller', async (t
     await write(req, client);
     res.set('X-Kept', 'first').status(201).json({});
     tamper = () => { res.statusCode = 418; res.removeHeader('Content-Type'); res.set('X-Kept', 'second').set('X-Late', 'late'); };
-  })), { pool: watched((text, run) => { if (text === 'COMMIT') tamper(); return run(); }) });
+  })), { pool: watched((text, run) => { if (commits(text)) tamper(); return run(); }) });
   const key = randomUUID();
   for (let i = 0; i < 2; i++) {
     const { status, headers } = await post(url, { key });
@@ -89,10 +90,13 @@ test('a COMMIT that cannot be read, because no connection is free, is outcome-un
     res.json({});
   })), {
     pool: (pool) => {
-      const { connect } = watched(async (text, run) => {
-        const answer = await run();
-        if (text === 'COMMIT' && !lost) { lost = true; throw new Error('the connection broke'); }
-        return answer;
+      const { connect } = watched((what, run) => {
+        const sent = run();
+        if (commits(what) && !lost) {
+          lost = true;
+          what.done = what.done.then(() => { throw new Error('the connection broke'); });
+        }
+        return sent;
       })(pool);
       return { connect: () => (lost ? new Promise(() => {}) : connect()) };
     },
@@ -144,7 +148,7 @@ test('fields that a hook of Fastify sets on the raw response are not replayed', 
   const app = fastify();
   let n = 0;
   app.addHook('onRequest', async (request, reply) => { reply.raw.setHeader('X-Request', String(++n)); });
-  app.post('/payments', onFastify({ pool, scope: () => 'acct_1' })(async () => ({})));
+  app.post('/payments', onFastify({ pool, scope: () => 'acct_1', mode })(async () => ({})));
   const url = await app.listen({ port: 0, host: '127.0.0.1' });
   t.after(async () => { app.server.closeAllConnections(); await app.close(); await pool.end(); });
   const key = randomUUID();
