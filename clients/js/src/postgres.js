@@ -210,8 +210,10 @@ class Transaction {
     if (this.xid !== undefined && this.finished) return this.ended();
     let batch;
     try {
+      // A statement that the handler has left running, or what follows it, may still fail.
+      if (this.connection.readyForQuery === false) await within(commitTimeout, this.connection.query('SELECT'));
       batch = send(this.connection, [this.settlement(outcome), { text: 'COMMIT' }], () => this.late);
-      await within(commitTimeout, batch.done); // the handler may have left something running
+      await within(commitTimeout, batch.done);
     } catch (error) {
       return this.uncommitted(batch, error);
     }
