@@ -1,17 +1,20 @@
 // Fingerprints: the digest of a request, the same bytes as in Go.
 
-import { createHash } from 'node:crypto';
+import * as crypto from 'node:crypto';
+
+/** SHA-256 of bytes. Node 20.12 has a function for it, which costs half as much. */
+export const sha256 = crypto.hash === undefined ? (bytes) => crypto.createHash('sha256').update(bytes).digest() : (bytes) => crypto.hash('sha256', bytes, 'buffer');
 
 /** The fingerprint of some parts: stet.NewFingerprint of Go, and stet_fingerprint of SQL. */
 export function fingerprint(parts, version = 1) {
-  const hash = createHash('sha256').update(Buffer.of(version));
+  const all = [Buffer.of(version)];
   for (const part of parts) {
     const bytes = typeof part === 'string' ? Buffer.from(part, 'utf8') : part;
     const length = Buffer.alloc(8);
     length.writeBigUInt64BE(BigInt(bytes.length));
-    hash.update(length).update(bytes);
+    all.push(length, bytes);
   }
-  return Buffer.concat([Buffer.of(version), hash.digest()]);
+  return Buffer.concat([all[0], sha256(Buffer.concat(all))]);
 }
 
 // Some servers let these fields override the method of a POST.

@@ -170,7 +170,7 @@ class Transaction {
   async rollback() {
     this.open = false;
     if (this.connection === undefined) return;
-    if (this.xid !== undefined && this.finished) return this.ended().catch(() => {});
+    if (this.direct || (this.xid !== undefined && this.finished)) return this.ended().catch(() => {});
     const done = await within(commitTimeout, this.connection.query('ROLLBACK')).then(() => true, () => false);
     this.release(!done);
   }
@@ -193,7 +193,7 @@ class Transaction {
     }
     if (!this.direct) {
       return { text: xid === undefined ? sql.settle : sql.settleIn,
-        values: [id, owner, fence, waitLock(this.options, id), number, type, head, bytes, failed, String(gone), ...times, ...guard] };
+        values: [id, owner, fence, operation.identity?.wait ?? waitLock(this.options, id), number, type, head, bytes, failed, String(gone), ...times, ...guard] };
     }
     const { scope, fingerprint, wait } = operation.identity;
     return { text: sql.finish, values: [id, scope, fingerprint, owner, kind, operation.name, operation.ref, fence, xid,

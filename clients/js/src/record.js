@@ -1,17 +1,18 @@
 // The parts of a stored record that a client computes: digests, lock numbers and header fields (docs/sql.md).
 
-import { createHash, randomBytes } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
+import { sha256 } from './fingerprint.js';
 
 // digest is SHA-256 of parts, each after its length in four bytes.
 function digest(...parts) {
-  const hash = createHash('sha256');
+  const all = [];
   for (const part of parts) {
     const bytes = typeof part === 'string' ? Buffer.from(part) : part;
     const length = Buffer.allocUnsafe(4);
     length.writeUInt32BE(bytes.length);
-    hash.update(length).update(bytes);
+    all.push(length, bytes);
   }
-  return hash.digest();
+  return sha256(Buffer.concat(all));
 }
 
 /**
@@ -36,8 +37,8 @@ export const waitLock = ({ schema, table }, id) => String(id.readBigInt64BE(8) ^
 /** The channel on which the end of a run is notified. */
 export const channel = ({ schema, table }) => `stet_${digest('channel', schema, table).toString('hex', 0, 8)}`;
 
-/** A new owner of a claim. */
-export const newOwner = () => randomBytes(16);
+/** A new owner of a claim. Node draws the bytes of many UUIDs at a time. */
+export const newOwner = () => Buffer.from(randomUUID().replaceAll('-', ''), 'hex');
 
 /** The text of a claim. */
 export const claimText = ({ id, owner, fence }) => `c1.${id.toString('hex')}.${owner.toString('hex')}.${BigInt(fence).toString(16).padStart(16, '0')}`;

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { canonicalJSON, fingerprint, requestFingerprint } from '@stet-go/stet';
+import { claimParts, claimText, head, identity } from '../node_modules/@stet-go/stet/src/record.js';
 
 const vectors = JSON.parse(readFileSync(process.env.STET_VECTORS, 'utf8'));
 const bytes = (hex) => Buffer.from(hex, 'hex');
@@ -9,6 +10,31 @@ const bytes = (hex) => Buffer.from(hex, 'hex');
 test('fingerprints equal those of Go', () => {
   assert.ok(vectors.fingerprints.length >= 5);
   for (const v of vectors.fingerprints) assert.equal(fingerprint(v.parts.map(bytes), v.version).toString('hex'), v.fingerprint);
+});
+
+test('IDs and lock numbers equal those of Go', () => {
+  assert.ok(vectors.locks.length >= 5);
+  for (const v of vectors.locks) {
+    const got = identity(v, { scope: v.scope, key: v.key, fingerprint: bytes(v.fingerprint) });
+    assert.deepEqual([got.id.toString('hex'), got.scope.toString('hex'), got.run, Number(got.printLock), Number(got.print), got.wait],
+      [v.id, v.scope_digest, v.run_lock, v.print_lock, v.print, v.wait_lock]);
+  }
+});
+
+test('stored header fields equal those of SQL', () => {
+  assert.ok(vectors.heads.length >= 5);
+  for (const v of vectors.heads) {
+    const fields = {};
+    for (const [name, value] of v.fields) (fields[name.toLowerCase()] ??= []).push(value);
+    assert.equal(head(fields)?.toString('hex') ?? null, v.head);
+  }
+  assert.throws(() => head({ vary: Array(4096).fill('a') }), /more than 4096/);
+});
+
+test('a claim is written as it is read', () => {
+  const text = `c1.${'0f'.repeat(32)}.${'a1'.repeat(16)}.00000000000000ff`;
+  assert.deepEqual(claimParts(text).fence, '255');
+  assert.equal(claimText(claimParts(text)), text);
 });
 
 test('canonical JSON equals that of Go', () => {

@@ -3,7 +3,7 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { after, test } from 'node:test';
 import { change, closeDatabase, charges, lasting, launch, post, proxy, stored } from './support.js';
-import { charge, frameworks, start } from './service.js';
+import { charge, frameworks, mode, start } from './service.js';
 
 after(closeDatabase);
 
@@ -23,10 +23,13 @@ for (const framework of frameworks) {
     const { class: kind, name, ref, kept, refused } = await stored(key);
     assert.deepEqual([kind, name, ref, kept, refused], ['payments', 'pay' + 'ä'.repeat(126), 'order 7', '01:00:00', '40 days']);
     assert.equal(first.headers['idempotent-replayed'], undefined);
+    const remembered = (Date.parse(first.headers['idempotency-expires']) - Date.now()) / 1000;
+    assert.ok(remembered < 40 * 86400 && remembered > 40 * 86400 - 60, `the key is remembered for ${remembered} s`);
     const retry = await post(url, { key });
     assert.deepEqual(lasting(retry), lasting(first));
     assert.deepEqual(retry.headers['idempotent-replayed'], ['true']);
     assert.deepEqual(retry.headers['cache-control'], ['no-store']);
+    if (mode === 'statements') assert.ok(Date.parse(retry.headers['idempotency-expires']) >= Date.parse(first.headers['idempotency-expires']));
     assert.deepEqual((await post(url, { key: `"${key}";a=1` })).headers['idempotent-replayed'], ['true'], 'quoted it is the same key');
     assert.equal(await charges(key), 1);
     assert.equal((await post(url, { key, account: 'acct_2' })).headers['idempotent-replayed'], undefined, 'a key is never read without its scope');
@@ -35,7 +38,7 @@ for (const framework of frameworks) {
   it('headers and a binary body are replayed byte for byte', async (t) => {
     const body = randomBytes(100_000);
     const service = await serve(t, ({ reply }) => reply(200, {
-      'Content-Type': 'application/octet-stream', 'X-List': ['a', 'b'], 'X-Latin': 'caf\u00e9', 'Set-Cookie': 'session=secret', Vary: 'Accept', 'X-Outer': 'outer',
+      'Content-Type': 'application/octet-stream', 'X-List': ['a', 'b'], 'X-Latin': 'caf\u00e9', 'Set-Cookie': 'session=secret', Vary: 'Accept', 'X-Outer': 'outer', 'Idempotency-Expires': 'of another service',
     }, body));
     const key = randomUUID();
     const first = await post(service.url, { key });
@@ -45,6 +48,8 @@ for (const framework of frameworks) {
     delete first.headers['set-cookie'];
     assert.deepEqual(lasting(retry), lasting(first));
     assert.deepEqual(retry.headers['x-list'], ['a', 'b']);
+    assert.ok(Date.parse(first.headers['idempotency-expires']) > Date.now());
+    assert.notEqual(retry.headers['idempotency-expires']?.[0], 'of another service');
   });
 
   it('an empty response is replayed as one', async (t) => {
@@ -107,6 +112,7 @@ for (const framework of frameworks) {
     for (status of [500, 503, 401, 429, 408]) {
       const got = await post(url, { key });
       assert.equal(got.status, status);
+      assert.equal(got.headers['idempotency-expires'], undefined, 'it is not stored');
       assert.ok(JSON.parse(got.text).payment, 'this caller gets the response');
       assert.equal(await charges(key), 0);
     }

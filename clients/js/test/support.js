@@ -53,7 +53,7 @@ export async function change(key, what) {
 
 /** The stored record of a key of acct_1 for operators, and its retention. */
 export async function stored(key) {
-  const { rows } = await database.query(`SELECT class, name, ref, date_trunc('minute', expires_at - claimed_at)::text AS kept, (forget_at - settled_at)::text AS refused, forget_at
+  const { rows } = await database.query(`SELECT class, name, ref, date_trunc('minute', expires_at - claimed_at)::text AS kept, (forget_at - settled_at)::text AS refused
     FROM stet.records WHERE id = stet.stet_id('acct_1', $1)`, [key]);
   return rows[0];
 }
@@ -62,6 +62,12 @@ export async function stored(key) {
 export async function outbox(key) {
   const { rows } = await database.query("SELECT convert_from(substr(work, 2), 'UTF8') AS packed FROM stet.records WHERE id = stet.stet_id('acct_1', $1)", [key]);
   return rows[0].packed === null ? [] : JSON.parse(rows[0].packed).Messages;
+}
+
+/** The outcomes of a key of acct_1: 0 or 1. */
+export async function outcomes(key) {
+  const { rows } = await database.query("SELECT FROM stet.records WHERE id = stet.stet_id('acct_1', $1) AND state IN (2, 3)", [key]);
+  return rows.length;
 }
 
 export const closeDatabase = () => database.end();
