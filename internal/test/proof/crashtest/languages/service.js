@@ -7,7 +7,7 @@ import pg from 'pg';
 import { idempotency as onExpress } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
 
-const { DATABASE_URL, FLAVOUR, PORT, SIDECAR, DEFECT, DIE = '' } = process.env;
+const { DATABASE_URL, FLAVOUR, PORT, SIDECAR, DEFECT, STET_MODE, DIE = '' } = process.env; // STET_MODE: that of the package
 const insert = "INSERT INTO ledger (key, by) VALUES ($1, 'node') RETURNING id";
 const [point, visit] = DIE.split(':');
 let left = Number(visit);
@@ -28,19 +28,20 @@ const pool = {
     if (client.mortal) return client;
     client.mortal = true;
     const query = client.query.bind(client);
-    client.query = async (text, ...more) => {
-      const sql = text?.text ?? text;
-      const name = sql === 'COMMIT' ? 'commit' : sql?.includes?.('stet_settle') ? 'settle' : '';
-      at(`${name}.before`);
-      const answer = await query(text, ...more);
-      at(`${name}.after`);
-      return answer;
+    client.query = (what, ...more) => {
+      if (!what?.statements?.some(({ text }) => text === 'COMMIT')) return query(what, ...more);
+      at('settle.before');
+      const sent = query(what, ...more);
+      at('settle.after'); // one trip settles and commits: it is sent, and not answered
+      at('commit.before');
+      what.done.then(() => at('commit.after'), () => {});
+      return sent;
     };
     return client;
   },
 };
 
-const options = (scope) => ({ pool, log: () => {}, ...(SIDECAR ? { sidecar: true } : { scope }) });
+const options = (scope) => ({ pool, log: () => {}, ...(SIDECAR ? { sidecar: true } : { scope, ...(STET_MODE && { mode: STET_MODE }) }) });
 
 async function pay(key, client) {
   at('begun');
