@@ -44,7 +44,6 @@ func (tr *tries) around(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h
 // refusal is a row of the table of codes.
 type refusal struct {
 	name          string
-	o             stetgrpc.Options
 	md            []string
 	before        func(*bench)
 	want          string
