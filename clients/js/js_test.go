@@ -77,12 +77,31 @@ CREATE TABLE payments (id bigserial PRIMARY KEY, amount bigint NOT NULL); -- of 
 GRANT INSERT, SELECT ON payments TO shop;
 GRANT USAGE ON SEQUENCE payments_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_emit TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_emit, stet.stet_settle TO shop;
 DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$; -- it may call no function of stet's
 GRANT INSERT, SELECT ON charges TO stranger;
 GRANT USAGE ON SEQUENCE charges_id_seq TO stranger;
-REVOKE ALL ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_emit FROM PUBLIC`
+REVOKE ALL ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_settle, stet.stet_emit FROM PUBLIC`
+
+// statements are the further rights of a service in the mode "statements".
+const statements = `GRANT SELECT, INSERT ON stet.records TO shop;
+GRANT USAGE ON SEQUENCE stet.records_fence TO shop`
+
+// inModes runs a test in each mode of the package, with a database that has the rights for it.
+func inModes(t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, url string, env []string)) {
+	for _, mode := range []string{"functions", "statements"} {
+		t.Run(mode, func(t *testing.T) {
+			pool, url := ledger(t)
+			if mode == "statements" {
+				if _, err := pool.Exec(t.Context(), statements); err != nil {
+					t.Fatal(err)
+				}
+			}
+			test(t, pool, url, []string{"STET_MODE=" + mode})
+		})
+	}
+}
 
 // ledger is a database with stet's tables and one of charges, and its URL.
 func ledger(t *testing.T) (*pgxpool.Pool, string) {
@@ -144,7 +163,6 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8",
 		"compression@1.8.2", "cors@2.8.6", "@fastify/compress@9.2.0", "@fastify/cors@11.4.3", "drizzle-orm@0.45.4", "kysely@0.29.9")
-	pool, url := ledger(t)
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -153,19 +171,21 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_README=" + readme, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool), "STET_ACCEPTING=" + accepting(t)}
-	nodeTests(t, dir, env, 200, filepath.Join("test", "*.test.js"))
+	inModes(t, func(t *testing.T, pool *pgxpool.Pool, url string, env []string) {
+		env = append(env, "STET_DATABASE="+strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER="+url, "STET_VECTORS="+vectors, "STET_README="+readme, "STET_PROGRAM="+rig.Stet(t), "STET_GO_URL="+payments(t, pool), "STET_ACCEPTING="+accepting(t))
+		nodeTests(t, dir, env, 240, filepath.Join("test", "*.test.js"))
+	})
 }
 
 // PgBouncer 1.18 knows no prepared statements: one with a name fails on another connection of the server's.
 func TestServiceBehindPgBouncerInTransactionModeKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8")
-	_, url := ledger(t)
 	few := rig.PgBouncerOptions{Settings: map[string]string{"default_pool_size": "5"}}
-	bouncer := rig.PgBouncer(t, rig.Postgres(t), few)
-	env := []string{"STET_DATABASE=" + rig.Through(bouncer.Addr(), url), "STET_OWNER=" + url}
-	nodeTests(t, dir, env, 4, filepath.Join("test", "bouncer", "*.test.js"))
+	inModes(t, func(t *testing.T, _ *pgxpool.Pool, url string, env []string) {
+		bouncer := rig.PgBouncer(t, rig.Postgres(t), few)
+		nodeTests(t, dir, append(env, "STET_DATABASE="+rig.Through(bouncer.Addr(), url), "STET_OWNER="+url), 4, filepath.Join("test", "bouncer", "*.test.js"))
+	})
 }
 
 // The README's code is tested in examples/node, and by TestFormInABrowserChargesOnce.

@@ -42,6 +42,17 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
+  it('messages that are emitted at the same time are stored', async (t) => {
+    const service = await start(framework, async (request) => {
+      await Promise.all(['a', 'b', 'c'].map((to) => emit(request.client, { to })));
+      await charge(request);
+    });
+    t.after(service.stop);
+    const key = randomUUID();
+    for (let i = 0; i < 2; i++) assert.equal((await post(service.url, { key })).status, 201);
+    assert.deepEqual((await outbox(key)).map(({ To }) => To), ['a', 'b', 'c']);
+  });
+
   it('a message that is refused rolls everything back', async (t) => {
     let late;
     for (const bad of [{ to: '' }, { to: 7 }, { to: 'a', topic: 'b' }, { to: 'a', header: { a: 1 } }, { to: 'a', body: () => {} }, undefined]) {
