@@ -36,11 +36,15 @@ func TestFormInABrowserChargesOnce(t *testing.T) {
 	nodeTests(t, dir, env, 45, filepath.Join("test", "browser", "*.test.js"))
 }
 
-func TestTypesOfTheClientAreThoseOfItsUse(t *testing.T) {
+func TestTypesAreThoseOfTheirUse(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "typescript@7.0.2")
-	rig.Run(t, dir, nil, filepath.Join(dir, "node_modules", ".bin", "tsc"), "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext",
-		"--lib", "es2022,dom,dom.iterable", "--types", "", filepath.Join("test", "types.ts"))
+	dir := install(t, "typescript@7.0.2", "@types/node@20.19.43", "@types/express@5.0.6", "@types/pg@8.23.1", "pg@8.23.1", "express@5.3.0")
+	check := func(more ...string) {
+		options := []string{"--noEmit", "--strict", "--target", "es2022", "--module", "nodenext"}
+		rig.Run(t, dir, nil, filepath.Join(dir, "node_modules", ".bin", "tsc"), append(options, more...)...)
+	}
+	check("--lib", "es2022,dom,dom.iterable", "--types", "", filepath.Join("test", "types.ts"))
+	check("--types", "node", filepath.Join("test", "services.ts"))
 }
 
 // nodeTests runs the tests of Node in the files that pattern names. want is how many there are at least.

@@ -76,6 +76,11 @@ export interface Options<Request> extends Common {
   scope: (request: Request) => string | undefined | Promise<string | undefined>;
   /** The request header that carries the key. Default 'Idempotency-Key'. */
   header?: string;
+  /**
+   * 'functions' calls the functions of stet. 'statements' reads and inserts the record directly, which costs the server less:
+   * the service's role needs SELECT and INSERT on the table and USAGE on its sequence, and can then read all records. Default 'functions'.
+   */
+  mode?: 'functions' | 'statements';
   /** The Namespace of stet.Options, if a Go service shares the keys. Default ''. */
   namespace?: string;
   /** The class that operators see. Default ''. */

@@ -1,0 +1,23 @@
+// The uses that the types of the middleware allow, for tsc.
+
+import express from 'express';
+import pg from 'pg';
+import { canonicalJSON, emit, type Options } from '@stet-go/stet';
+import { idempotency, keepBody } from '@stet-go/stet/express';
+
+const pool = new pg.Pool();
+const options: Options<express.Request> = { pool, scope: (req) => req.get('X-Account'), mode: 'statements', keep: '1 day', tombstone: null, canonicalize: canonicalJSON('/at') };
+const once = idempotency(options);
+const app = express().use(express.json({ verify: keepBody }));
+app.post('/payments', once(async (req, res, client) => {
+  const { rows } = await client.query<{ id: string }>('INSERT INTO payments (amount) VALUES ($1) RETURNING id', [req.body.amount]);
+  const id: string = await emit(client, { to: 'payments', body: { paid: rows[0]?.id } });
+  res.status(201).json({ id, bytes: req.rawBody.length });
+}));
+idempotency({ pool, sidecar: true, maxResult: 1000 });
+// @ts-expect-error: there are two modes
+idempotency({ pool, scope: () => 'one', mode: 'tables' });
+// @ts-expect-error: a scope is required
+idempotency({ pool, mode: 'functions' });
+// @ts-expect-error: the sidecar has written the record
+idempotency({ pool, sidecar: true, mode: 'statements' });
