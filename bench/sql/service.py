@@ -166,6 +166,7 @@ async def main():
         app.add_middleware(IdempotencyHeaderMiddleware, backend=RedisBackend(redis.asyncio.from_url(os.environ["REDIS_URL"])))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen()
     print("ready", "127.0.0.1:%d" % listener.getsockname()[1], flush=True)
     await uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).serve(sockets=[listener])
 

@@ -28,13 +28,15 @@ type service struct {
 	beside string // by hand, with the same driver
 	keeps  bool   // a repeated key is not paid twice
 
-	addr string
-	pid  int
-	cost map[string][]float64 // processor time by request, by kind of requests
-	done atomic.Int64         // payments
-	keys []string
-	want [][]byte
-	next atomic.Int64
+	addr   string
+	pid    int
+	server *rig.PostgresServer
+	cost   map[string][]float64 // processor time by request, by kind of requests
+	behind map[string][]float64 // the same of PostgreSQL
+	done   atomic.Int64         // payments
+	keys   []string
+	want   [][]byte
+	next   atomic.Int64
 }
 
 // services are the contenders of the third part. The libraries pay with the same driver.
@@ -53,11 +55,8 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 	if err := install(ctx, dir); err != nil {
 		return err
 	}
-	python := filepath.Join(dir, "venv", "bin", "python")
-	if err := command(ctx, dir, "/usr/bin/python3", "-m", "venv", "--system-site-packages", "venv"); err != nil {
-		return err
-	}
-	if err := command(ctx, dir, python, append([]string{"-m", "pip", "install", "-q"}, pipPackages...)...); err != nil {
+	python, err := installPython(ctx, dir)
+	if err != nil {
 		return err
 	}
 	node, err := exec.LookPath("node")
@@ -80,6 +79,7 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 	var all []*service
 	for _, s := range services() {
 		if *skip == "" || !strings.Contains(s.name, *skip) {
+			s.server = server
 			all, names = append(all, s), append(names, s.name)
 		}
 	}
@@ -112,13 +112,22 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 	return compare(ctx, pool, all)
 }
 
+// installPython makes a virtual environment with the library, and returns its interpreter.
+func installPython(ctx context.Context, dir string) (string, error) {
+	python := filepath.Join(dir, "venv", "bin", "python")
+	if err := command(ctx, dir, "/usr/bin/python3", "-m", "venv", "--system-site-packages", "venv"); err != nil {
+		return "", err
+	}
+	return python, command(ctx, dir, python, append([]string{"-m", "pip", "install", "-q"}, pipPackages...)...)
+}
+
 // start starts the program, and pays the keys that are replayed.
 func (s *service) start(ctx context.Context, env []string, program, file string) (stop func(), err error) {
 	p, err := child.Start(ctx, child.Command{Path: program, Args: []string{file}, Env: append(env, "WAY="+s.name)})
 	if err != nil {
 		return nil, err
 	}
-	s.addr, s.pid, s.cost = p.Addr, p.PID(), make(map[string][]float64)
+	s.addr, s.pid, s.cost, s.behind = p.Addr, p.PID(), make(map[string][]float64), make(map[string][]float64)
 	if err := s.fill(); err != nil {
 		p.Kill()
 		return nil, err
@@ -180,6 +189,10 @@ func (s *service) measure(what string, callers int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	serverBefore, err := cpu.Used(s.server.PIDs()...)
+	if err != nil {
+		return 0, err
+	}
 	rate, took, err := rounds.Load(callers, *each/2, func(caller int) error {
 		if what == "replay" {
 			return s.again(conns[caller])
@@ -188,8 +201,11 @@ func (s *service) measure(what string, callers int) (float64, error) {
 		return err
 	})
 	after, uerr := cpu.Used(s.pid)
-	s.cost[what] = append(s.cost[what], float64((after-before).Microseconds())/1000/float64(max(1, len(took))))
-	return rate, errors.Join(err, uerr)
+	serverAfter, serr := cpu.Used(s.server.PIDs()...)
+	requests := float64(max(1, len(took)))
+	s.cost[what] = append(s.cost[what], float64((after-before).Microseconds())/1000/requests)
+	s.behind[what] = append(s.behind[what], float64((serverAfter-serverBefore).Microseconds())/1000/requests)
+	return rate, errors.Join(err, uerr, serr)
 }
 
 func compare(ctx context.Context, pool *pgxpool.Pool, all []*service) error {
@@ -198,6 +214,7 @@ func compare(ctx context.Context, pool *pgxpool.Pool, all []*service) error {
 			var contenders []rounds.Contender
 			for _, s := range all {
 				delete(s.cost, what)
+				delete(s.behind, what)
 				if what == "first" || s.keeps {
 					contenders = append(contenders, rounds.Contender{Name: s.name, Measure: func() (float64, error) { return s.measure(what, callers) }})
 				}
@@ -231,6 +248,7 @@ func reportServices(all []*service, rates map[string][]float64, what string, cal
 		cost[s.name] = rounds.Median(s.cost[what][1:]) // the first round does not count
 		rounds.Figure(prefix, rounds.Median(rates[s.name]), "requests/s")
 		rounds.Figure(prefix+"_cpu", cost[s.name], "ms of the service's CPU")
+		rounds.Figure(prefix+"_server", rounds.Median(s.behind[what][1:]), "ms of PostgreSQL's CPU")
 		if beside := rates[s.beside]; s.name != s.beside && len(beside) > 0 {
 			rounds.Figure(prefix+"_vs_hand", rounds.Ratio(rates[s.name], beside), "ratio")
 		}
