@@ -122,11 +122,11 @@ func (r *row) valid() bool {
 	return ok
 }
 
-// scanRow reads columns, and values that precede them. It returns nil if there is no record, or
+// scanRow reads columns. It returns nil if there is no record, or
 // no row, which the driver reports by the error none.
-func scanRow(from scanner, none error, before ...any) (*row, error) {
+func scanRow(from scanner, none error) (*row, error) {
 	r := new(row)
-	err := r.scan(from, columns, before...)
+	err := r.scan(from, columns)
 	if errors.Is(err, none) || err == nil && r.read.id == nil {
 		return nil, nil
 	}

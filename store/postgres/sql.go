@@ -199,8 +199,7 @@ var errGoexit = errors.New("postgres: the function that begins transactions has 
 // enterSQL is transaction.enter over database/sql. The caller rolls back a transaction that
 // was not granted.
 func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record, granted bool, err error) {
-	row := tx.QueryRowContext(ctx, t.s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
-	r, err := scanRow(row, sql.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
+	r, err := t.scanEntered(tx.QueryRowContext(ctx, t.s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:]))
 	if err != nil {
 		return rec, false, explain("begin", err)
 	}

@@ -198,13 +198,26 @@ func (t *transaction) look(ctx context.Context) (r *row, err error) {
 	results := t.conn.SendBatch(ctx, &b)
 	t.tx = results.Tx()
 	if _, err = results.Exec(); err == nil {
-		r, err = scanRow(results.QueryRow(), pgx.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
+		r, err = t.scanEntered(results.QueryRow())
 	}
 	err = cmp.Or(err, results.Close())
 	if sqlState(err) == codeNoStatement {
 		t.discard() // the server has discarded prepared statements that pgx still expects
 	}
 	return r, err
+}
+
+// scanEntered reads the row of sqlEnter, which there always is. It returns nil if there is no record.
+func (t *transaction) scanEntered(from scanner) (*row, error) {
+	r := new(row)
+	if err := r.scan(from, columns, &t.fence); err != nil {
+		return nil, err
+	}
+	t.claimed, t.replicated = r.now, r.replicated
+	if r.read.id == nil {
+		return nil, nil
+	}
+	return r, nil
 }
 
 // granted is the record to be, unless claims are refused.

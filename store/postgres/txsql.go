@@ -15,7 +15,7 @@ SELECT CASE
 	WHEN pg_try_advisory_xact_lock($1::bigint) THEN
 		CASE WHEN pg_try_advisory_xact_lock($2::integer, $3::integer) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
 	WHEN pg_try_advisory_xact_lock_shared($2::integer, $3::integer) THEN -1
-	ELSE 0 END, statement_timestamp(), ` + replicated + `, ` + selected(columns) + `
+	ELSE 0 END, ` + selected(columns) + `
 FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
 
 // sqlConcurrent reports whether the transaction that has the key's lock has published
