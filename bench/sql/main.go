@@ -31,7 +31,7 @@ var programs embed.FS
 var (
 	each  = flag.Duration("each", time.Second, "how long one measurement takes; at least 1s by pgbench")
 	n     = flag.Int("rounds", 3, "rounds that count; the median counts")
-	parts = flag.String("parts", "pgbench,drivers,services", "what is measured")
+	parts = flag.String("parts", "pgbench,drivers,services", "the parts to measure")
 	skip  = flag.String("skip", "", "services whose name contains this text are left out")
 )
 

@@ -137,7 +137,7 @@ var defects = []defect{
 		Changes: [][2]string{{"octet_length(id) = 32 AND octet_length(scope) = 32 AND", ""}}},
 	{Bug: "settle changes an index", Claim: "TestSettleChangesNoIndex", Function: "settle_raw",
 		Changes: [][2]string{{"due_at = CASE WHEN gone", "due_at = interval '1 us' + CASE WHEN gone"}}},
-	{Bug: "begin counts as one that is not settled", Claim: "TestSettleChangesNoIndex", Function: "begin_raw",
+	{Bug: "begin counts as unsettled", Claim: "TestSettleChangesNoIndex", Function: "begin_raw",
 		Changes: [][2]string{{"class, name, ref, due, due, true)", "class, name, ref, NULL, due, true)"}}},
 	{Bug: "begin runs when another has the row", Claim: "TestWrongLocksCannotRunAnOperationTwice", Function: "begin_raw",
 		Changes: [][2]string{{"ON CONFLICT ON CONSTRAINT \"records_pkey\" DO NOTHING", "ON CONFLICT ON CONSTRAINT \"records_pkey\" DO UPDATE SET owner = excluded.owner, fence = excluded.fence, state = 1, unsettled = true"}}},

@@ -70,7 +70,7 @@ func mustBeginRaw(t testing.TB, q querier, args []any, action string) begunRaw {
 }
 
 // The functions for clients and those for psql have the same results, and write the same rows.
-func TestRawFunctionsDoWhatThoseForPsqlDo(t *testing.T) {
+func TestRawFunctionsAgreeWithThoseForPsql(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
 	op, other := opOf("raw", "a"), opOf("raw", "b")

@@ -10,7 +10,7 @@ export const functionName = ({ schema, table }, name) => `${quote(schema)}.${quo
 
 const types = (...list) => list.map((type, i) => `$${i + 1}::${type}`);
 const hex = (column) => `pg_catalog.encode(${column}, 'hex')`;
-const epoch = (time) => `pg_catalog.date_part('epoch', ${time})::text`;
+const seconds = (time) => `pg_catalog.date_part('epoch', ${time})::text`;
 const now = 'pg_catalog.statement_timestamp()';
 
 // In the transaction of this number; in another one, division by zero.
@@ -27,7 +27,7 @@ export function statements(options) {
   for (const i of [7, 8]) packed[i] = `pg_catalog.make_interval(secs => ${packed[i]})`;
   const messages = (max) => `SELECT FROM ${of('settle')}(${packed.with(9, max).join(', ')})`;
   return {
-    begin: `SELECT action, fence::text, state, status::text, content_type, ${hex('head')}, ${hex('body')}, ${epoch(now)}, NULL
+    begin: `SELECT action, fence::text, state, status::text, content_type, ${hex('head')}, ${hex('body')}, ${seconds(now)}, NULL
       FROM ${of('begin_raw')}(${types(...begun).join(', ')})`,
     head: `SELECT headers::text, content_type FROM ${of('head')}($1::bytea)`,
     emit: `SELECT ${of('emit')}($1::text, $2::text, $3::bytea, $4::text, $5::jsonb) AS id`,
@@ -61,7 +61,7 @@ function direct(options) {
         WHEN r.state IN (2, 3) AND (r.forget_at IS NULL OR r.forget_at > ${now}) THEN
           CASE WHEN r.fingerprint <> $5::bytea THEN 'mismatch' WHEN r.gone OR r.expires_at <= ${now} THEN 'expired' ELSE 'replay' END
         END,
-      r.fence::text, CASE WHEN r.state = 3 THEN 'failed' ELSE 'completed' END, r.status::text, r.content_type, ${hex('r.head')}, ${hex('r.body')}, ${epoch(now)}, ${epoch('r.forget_at')}
+      r.fence::text, CASE WHEN r.state = 3 THEN 'failed' ELSE 'completed' END, r.status::text, r.content_type, ${hex('r.head')}, ${hex('r.body')}, ${seconds(now)}, ${seconds('r.forget_at')}
       FROM (SELECT 1) one LEFT JOIN ${records} r ON r.id = $1::bytea`,
     finish: `INSERT INTO ${records} AS r (${Object.keys(finished).join(', ')}) VALUES (${Object.values(finished).join(', ')})
       RETURNING (CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock($18::bigint) THEN pg_catalog.pg_notify(${literal(channel(options))}, ${hex('r.id')}) END) IS NULL`,

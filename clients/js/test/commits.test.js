@@ -11,7 +11,7 @@ import { charges, closeDatabase, outcomes, post } from './support.js';
 
 after(closeDatabase);
 
-// A query that pg sends as it is, as pg-cursor and pg-copy-streams are.
+// A query that pg sends unchanged, as pg-cursor and pg-copy-streams are.
 const raw = (text) => ({
   submit: (connection) => connection.query(text),
   handleRowDescription() {}, handleDataRow() {}, handleCommandComplete() {}, handleEmptyQuery() {}, handlePortalSuspended() {},
@@ -68,7 +68,7 @@ for (const [name, end] of Object.entries(endings)) for (const then of ['responds
   });
 }
 
-if (mode === 'functions') test('the error of a COMMIT without an outcome says so', async (t) => {
+if (mode === 'functions') test('the error of a COMMIT without an outcome names the reason', async (t) => {
   let error;
   const service = await start('express', async ({ key, client, reply }) => {
     await client.query(`${write} ($1, 42)`, [key]);

@@ -31,7 +31,7 @@ test('stored header fields equal those of SQL', () => {
   assert.throws(() => head({ vary: Array(4096).fill('a') }), /more than 4096/);
 });
 
-test('a claim is written as it is read', () => {
+test('a claim that is parsed and written again is unchanged', () => {
   const text = `c1.${'0f'.repeat(32)}.${'a1'.repeat(16)}.00000000000000ff`;
   assert.deepEqual(claimParts(text).fence, '255');
   assert.equal(claimText(claimParts(text)), text);

@@ -83,7 +83,7 @@ class Claim(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A response as it is stored."""
+    """A stored response."""
 
     status: int | None
     content_type: str | None
