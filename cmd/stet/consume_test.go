@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -30,42 +28,12 @@ import (
 // startConsumer starts a process that consumes; it dies at a point, unless that is "".
 func startConsumer(t *testing.T, file string, point fault.Point) *instance {
 	t.Helper()
-	p := &instance{t: t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], "consume", "--config", file, "--admin-listen", "127.0.0.1:0")
-	p.cmd.Env = append(os.Environ(), commandEnv+"=1", dieEnv+"="+string(point))
-	r, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	go func() {
-		defer close(p.done)
-		for lines := bufio.NewScanner(r); lines.Scan(); {
-			p.mu.Lock()
-			fmt.Fprintln(&p.said, lines.Text())
-			p.mu.Unlock()
-			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-				p.admin = m[2]
-				close(ready)
-			}
-		}
-		_ = p.cmd.Wait()
-	}()
+	p := startDying(t, point, "consume", "--config", file, "--admin-listen", "127.0.0.1:0")
 	t.Cleanup(func() {
-		p.kill()
 		if t.Failed() {
 			t.Log(p.log())
 		}
 	})
-	select {
-	case <-ready:
-	case <-p.done: // of its point, perhaps
-	case <-time.After(time.Minute):
-		t.Fatalf("not ready after a minute: %s", p.log())
-	}
 	return p
 }
 

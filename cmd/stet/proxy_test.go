@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/internal/fault"
 )
 
 var kills = flag.Int("proxy.kills", 20, "how often TestKilledProxyNeverHasAnythingExecutedTwice kills the proxy")
@@ -44,9 +46,18 @@ func startProxy(t *testing.T, args ...string) *instance {
 // startServing starts a command that serves until the test ends it.
 func startServing(t *testing.T, name string, args ...string) *instance {
 	t.Helper()
+	return startDying(t, "", name, args...)
+}
+
+// startDying starts a command that dies at a point, unless that is "".
+func startDying(t *testing.T, point fault.Point, name string, args ...string) *instance {
+	t.Helper()
 	p := &instance{t: t, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], append([]string{name}, args...)...)
 	p.cmd.Env = append(os.Environ(), commandEnv+"=1")
+	if point != "" {
+		p.cmd.Env = append(p.cmd.Env, dieEnv+"="+string(point))
+	}
 	r, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +89,9 @@ func startServing(t *testing.T, name string, args ...string) *instance {
 	select {
 	case <-ready:
 	case <-p.done:
-		t.Fatalf("it ended: %s", p.log())
+		if point == "" {
+			t.Fatalf("it ended: %s", p.log())
+		}
 	case <-time.After(60 * time.Second):
 		t.Fatalf("not ready after a minute: %s", p.log())
 	}
