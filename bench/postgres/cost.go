@@ -18,7 +18,7 @@ type meter struct {
 	server *rig.PostgresServer
 }
 
-// cost is what was used so far.
+// cost is the use of resources so far.
 type cost struct {
 	cpu    float64 // microseconds of the server
 	client float64 // microseconds of this process

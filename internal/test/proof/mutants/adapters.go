@@ -40,7 +40,7 @@ var adapters = []defect{
 	{"default privileges are not revoked", "store/postgres/migrations/0004_rights.up.sql", "EXECUTE format", "PERFORM format", some("DefaultPrivileges", postgresTests)},
 	{"rights that were granted are revoked", "store/postgres/migrations/0004_rights.up.sql", "HAVING bool_and(", "HAVING bool_or(", some("Migration4", postgresTests)},
 	{"migration 4 fails if a role has granted its default rights", "store/postgres/migrations/0004_rights.up.sql", "FROM %s CASCADE'", "FROM %s'", some("Migration4", postgresTests)},
-	{"a replay is refused while claims are", "store/postgres/ops.go", "\tcase next == stepInsert, next == stepRegrant:\n", "\tcase true:\n", some("RefusedClaims", postgresTests)},
+	{"a replay is refused while claims are", "store/postgres/ops.go", "\tcase next == rules.Grant:\n\t\treturn store.Record{}, rules.None, refused\n", "\tcase true:\n\t\treturn store.Record{}, rules.None, refused\n", some("RefusedClaims", postgresTests)},
 	{"an earlier try's claim starts a run while claims are refused", "store/postgres/ops.go", "\tcase err == nil && rec.State == store.Running && rec.Owner == req.Owner:\n", "\tcase false:\n", some("RefusedClaims", postgresTests)},
 	{"claims continue while the server may lose commits", "store/postgres/durability.go", "if why := d.lost.Load(); why != nil {", "if why := d.lost.Load(); why != nil && false {", some("ClaimsAreRefused", postgresTests)},
 	{"a transaction that the handler failed is an outage of the store", "transaction.go", "\tcase isAborted(err):\n", "\tcase false:\n", some("FaultOfTheHandler", postgresTests)},
