@@ -129,8 +129,8 @@ func TestSettleChangesNoIndex(t *testing.T) {
 		err := s.Pool().QueryRow(t.Context(), "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'records'").Scan(&updates, &hot)
 		return err == nil && updates > 0
 	})
-	if updates != n || hot < n*99/100 {
-		t.Errorf("%d updates, and %d of them change no index; want %d, and 99 %% of them", updates, hot, n)
+	if updates != n || hot < n*95/100 {
+		t.Errorf("%d updates, and %d of them change no index; want %d, and 95 %% of them", updates, hot, n)
 	}
 }
 

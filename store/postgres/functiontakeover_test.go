@@ -41,26 +41,39 @@ func TestBeginDoesNotTakeOverARecordThatChangedSince(t *testing.T) {
 	}
 }
 
-// TestBeginDoesNotWaitForALateSettle: the claim of a service behind the sidecar has lapsed, and
-// is being settled in a transaction that has not ended.
+// TestBeginDoesNotWaitForALateSettle: the claim of a service behind the sidecar has lapsed, or
+// not yet, and is being settled in a transaction that has not ended.
 func TestBeginDoesNotWaitForALateSettle(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
-	req := request("k")
-	req.ID, req.Fingerprint = [32]byte(idOf("k")), opOf("", "a").Fingerprint
-	mustClaim(t, s, req)
-	execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now() - interval '1 second', outside = owner")
-	late := beginTx(t, s)
-	if _, err := late.Exec(t.Context(), "SELECT FROM stet.records FOR UPDATE"); err != nil {
-		t.Fatal(err)
+	for key, settle := range map[string]string{
+		"locked": "SELECT FROM stet.records FOR UPDATE", "lapsed": "UPDATE stet.records SET ref = 'x' WHERE id = $1", "running": "UPDATE stet.records SET ref = 'x' WHERE id = $1",
+	} {
+		req := request(key)
+		req.ID, req.Fingerprint = [32]byte(idOf(key)), opOf("", "a").Fingerprint
+		mustClaim(t, s, req)
+		execSQL(t, s.Pool(), "UPDATE stet.records SET outside = owner WHERE id = $1", req.ID[:])
+		if key != "running" {
+			execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now() - interval '1 second' WHERE id = $1", req.ID[:])
+		}
+		late := beginTx(t, s)
+		args := []any{req.ID[:]}
+		if key == "locked" {
+			args = nil
+		}
+		if _, err := late.Exec(t.Context(), settle, args...); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		tx := beginTx(t, s)
+		if got, err := sqlBegin(ctx, tx, opOf(key, "a")); err != nil || got.Action != "in_flight" {
+			t.Errorf("%s: stet_begin in the meantime: %q, %v; want in_flight at once", key, got.Action, err)
+		}
+		_ = tx.Rollback(t.Context())
+		mustCommit(t, late) // which settled nothing
+		if key != "running" {
+			mustBegin(t, beginTx(t, s), opOf(key, "a"), "run")
+		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	tx := beginTx(t, s)
-	if got, err := sqlBegin(ctx, tx, opOf("k", "a")); err != nil || got.Action != "in_flight" {
-		t.Errorf("stet_begin in the meantime: %q, %v; want in_flight at once", got.Action, err)
-	}
-	mustCommit(t, tx)
-	mustCommit(t, late) // which wrote nothing
-	mustBegin(t, beginTx(t, s), opOf("k", "a"), "run")
 }

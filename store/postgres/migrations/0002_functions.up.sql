@@ -143,9 +143,8 @@ DECLARE
 	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
 	due    timestamptz; -- the result expires then; written now, so that settling changes no index
 	concurrent boolean := false;
-	locked     boolean;
-	published  boolean;
-	there      boolean;
+	locked boolean;
+	there  boolean;
 	r      record;
 BEGIN
 	IF (octet_length(id) = 32 AND octet_length(scope) = 32 AND octet_length(fingerprint) = 33 AND octet_length(owner) = 16
@@ -157,65 +156,64 @@ BEGIN
 	END IF;
 	due := moment + make_interval(secs => result);
 	-- Each statement sees rows that were committed before it began. Later changes are
-	-- read again.
+	-- read again. The look comes first: to insert a record that there is would wait for a transaction
+	-- that changes it, such as a late settle.
 	FOR try IN 1..16 LOOP
-		locked := pg_try_advisory_xact_lock(run_lock);
-		IF locked THEN
-			published := pg_try_advisory_xact_lock(print_lock, print);
-			INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref, expires_at, due_at, unsettled)
-			VALUES (id, scope, fingerprint, owner, nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref, due, due, true)
-			ON CONFLICT ON CONSTRAINT "records_pkey" DO NOTHING RETURNING t.fence, t.attempt INTO fence, attempt;
-			IF FOUND THEN
-				action := 'run';
-				state := 'running';
-				RETURN;
-			END IF;
-		END IF;
 		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
 			t.forget_at, coalesce(t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner, false) AS void
 		INTO r FROM "stet"."records" t WHERE t.id = id;
 		there := FOUND AND (r.forget_at IS NULL OR r.forget_at > moment);
-		IF there AND r.fingerprint <> fingerprint THEN
-			action := 'mismatch';
-			RETURN;
-		ELSIF there AND r.state <> 4 AND NOT r.void THEN
-			fence := r.fence;
-			attempt := r.attempt;
-			state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
-			IF r.state NOT IN (2, 3) THEN
-				action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
-			ELSIF r.gone OR r.expires_at <= moment THEN
-				action := 'expired';
+		IF there THEN
+			IF r.fingerprint <> fingerprint THEN
+				action := 'mismatch';
+				RETURN;
+			ELSIF r.state <> 4 AND NOT r.void THEN
+				fence := r.fence;
+				attempt := r.attempt;
+				state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
+				IF r.state NOT IN (2, 3) THEN
+					action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
+				ELSIF r.gone OR r.expires_at <= moment THEN
+					action := 'expired';
+				ELSE
+					action := 'replay';
+					status := r.status;
+					content_type := r.content_type;
+					head := r.head;
+					body := coalesce(r.body, ''::bytea);
+				END IF;
+				RETURN;
+			END IF;
+		END IF;
+		IF pg_try_advisory_xact_lock(run_lock) THEN
+			locked := pg_try_advisory_xact_lock(print_lock, print);
+			IF r.fence IS NULL THEN
+				INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref, expires_at, due_at, unsettled)
+				VALUES (id, scope, fingerprint, owner, nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref, due, due, true)
+				ON CONFLICT ON CONSTRAINT "records_pkey" DO NOTHING RETURNING t.fence, t.attempt INTO fence, attempt;
 			ELSE
-				action := 'replay';
-				status := r.status;
-				content_type := r.content_type;
-				head := r.head;
-				body := coalesce(r.body, ''::bytea);
+				IF r.void THEN -- perhaps it is being settled late
+					PERFORM FROM "stet"."records" t WHERE t.id = id FOR UPDATE SKIP LOCKED;
+					EXIT WHEN NOT FOUND;
+				END IF;
+				UPDATE "stet"."records" t SET fingerprint = fingerprint, owner = owner, fence = nextval('"stet"."records_fence"'),
+					claimed_at = moment, attempt = CASE WHEN there THEN t.attempt + 1 ELSE 1 END, state = 1,
+					class = class, name = name, ref = ref, gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
+					lease_until = NULL, settled_at = NULL, expires_at = due, forget_at = NULL, due_at = due, unsettled = true,
+					run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN there THEN t.notes END
+				WHERE t.id = id AND t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment
+					OR t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner)
+				RETURNING t.fence, t.attempt INTO fence, attempt;
 			END IF;
-			RETURN;
-		ELSIF locked AND r.fence IS NOT NULL THEN
-			IF r.void THEN -- perhaps it is being settled late
-				PERFORM FROM "stet"."records" t WHERE t.id = id FOR UPDATE SKIP LOCKED;
-				EXIT WHEN NOT FOUND;
-			END IF;
-			UPDATE "stet"."records" t SET fingerprint = fingerprint, owner = owner, fence = nextval('"stet"."records_fence"'),
-				claimed_at = moment, attempt = CASE WHEN there THEN t.attempt + 1 ELSE 1 END, state = 1,
-				class = class, name = name, ref = ref, gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
-				lease_until = NULL, settled_at = NULL, expires_at = due, forget_at = NULL, due_at = due, unsettled = true,
-				run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN there THEN t.notes END
-			WHERE t.id = id AND t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment
-				OR t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner)
-			RETURNING t.fence, t.attempt INTO fence, attempt;
 			IF FOUND THEN
 				action := 'run';
 				state := 'running';
 				RETURN;
 			END IF;
-		ELSIF NOT locked AND concurrent THEN -- the record, read since, does not say that it has ended
+		ELSIF concurrent AND NOT there THEN -- the record, read since, does not say that it has ended
 			action := 'mismatch';
 			RETURN;
-		ELSIF NOT locked THEN
+		ELSE
 			-- Does the transaction that has the lock ask for something else?
 			concurrent := EXISTS (
 				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
