@@ -214,10 +214,10 @@ class Ledger:
                 c.execute("CREATE ROLE shop LOGIN")  # which is the server's, and not the database's
             except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
                 pass
-            c.execute("GRANT USAGE ON SCHEMA stet TO shop; GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_emit, stet.stet_settle, stet.stet_settle_raw TO shop;"
-                      "GRANT INSERT, SELECT ON payments TO shop; GRANT USAGE ON SEQUENCE payments_id_seq TO shop")
-            if os.environ.get("STET_TEST_MODE") == "statements":
-                c.execute("GRANT SELECT, INSERT ON stet.records TO shop; GRANT USAGE ON SEQUENCE stet.records_fence TO shop")
+            c.execute("GRANT INSERT, SELECT ON payments TO shop; GRANT USAGE ON SEQUENCE payments_id_seq TO shop")
+            for name in ("rights.sql", "rights_statements.sql")[:2 if os.environ.get("STET_TEST_MODE") == "statements" else 1]:  # those of README.md
+                with open(os.path.join(HERE, name), encoding="utf-8") as file:
+                    c.execute(file.read())
 
     def close(self) -> None:
         self.connection.close()
