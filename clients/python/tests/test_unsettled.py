@@ -193,6 +193,26 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
                 got = await send(app, key=way)
             self.assertEqual((got[0]["status"], self.ledger.paid(9900 + n)), (200, 0) if MODE == "functions" else (500, 1), way)
 
+    async def test_another_outcome_that_was_committed_meanwhile_is_returned(self) -> None:
+        if MODE != "statements":  # with functions the row is there from the begin
+            return
+        columns = "scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, due_at, attempt, state, status, content_type, head, body"
+        for driver, (database, statement) in self.databases.items():
+            Unsettled.amount += 1
+            guard = Guard(database, Options(mode=MODE))
+            start = functools.partial(guard.start, "acct_1", name="", method="POST", target=b"/", headers=[], body=b"")
+            first = await start(key="first-" + driver)
+            assert isinstance(first, Run)
+            await first.finish(Answer(200, [], b"the first"))
+            second = await start(key="second-" + driver)
+            assert isinstance(second, Run)
+            done = second.handle().execute(statement(INSERT % self.amount))
+            if inspect.isawaitable(done):
+                await done
+            self.ledger.connection.execute(f"INSERT INTO stet.records (id, {columns}) SELECT %s, {columns} FROM stet.records WHERE id = %s", (second.claim.id, first.claim.id))
+            got = await second.finish(PAID)
+            self.assertEqual((got.body, self.ledger.paid(self.amount)), (b"the first", 0), driver)
+
     async def test_a_refused_commit_is_explained(self) -> None:
         if MODE != "functions":
             return
