@@ -20,7 +20,7 @@ export function kind(error) {
   if (c === 'ST004' || c === 'ST005') return 'unreadable';
   if (c === 'ST002') return 'fenced';
   if (c.startsWith('ST')) return 'wiring';
-  return c === '' || /^(?:08|40|53|55P03|57|58|XX)/.test(c) ? 'unavailable' : 'other';
+  return c === '' || /^(?:08|26|40|53|55P03|57|58|XX)/.test(c) ? 'unavailable' : 'other';
 }
 
 /** The SQLSTATE of an error, '' if it has none. Codes of the system begin with E. */

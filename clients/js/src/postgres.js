@@ -1,7 +1,7 @@
 // One transaction of node-postgres, with the business writes and the outcome.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { send } from './batch.js';
+import { prepares, send } from './batch.js';
 import { lets } from './emit.js';
 import { advice, code, described, explained, kind, refused, wiring } from './errors.js';
 import { guarded } from './handlerclient.js';
@@ -19,6 +19,7 @@ export async function begin(options, operation, mode = options.mode) {
   const tx = new Transaction(options, operation, await options.pool.connect());
   try {
     tx.retention = await retention(options, tx.connection);
+    await prepares(tx.connection);
     const row = await (operation.claim !== undefined ? tx.number() : mode === 'statements' ? tx.look() : tx.ask());
     if (row.action !== 'run') tx.rollback(); // the response does not wait for it
     else tx.watch();

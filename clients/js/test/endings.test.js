@@ -170,6 +170,22 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.match(got.text, mode === 'functions' ? /has ended its transaction itself/ : /transaction is aborted/); // a text of several statements is refused
   });
 
+  it('after a handler has removed prepared statements, one request executes nothing, and its retry runs', async (t) => {
+    let removes = true;
+    const { url } = await serve(t, async (request) => {
+      await request.client.query(removes ? 'DEALLOCATE ALL' : 'SELECT 1');
+      await charge(request);
+    });
+    assert.equal((await post(url, { key: randomUUID() })).status, 201);
+    removes = false;
+    const key = randomUUID();
+    assert.deepEqual([(await post(url, { key })).type, await charges(key)], ['store-unavailable', 0]);
+    for (const replayed of [undefined, ['true']]) {
+      const got = await post(url, { key });
+      assert.deepEqual([got.status, got.headers['idempotent-replayed'], await charges(key)], [201, replayed, 1], got.text);
+    }
+  });
+
   it('a database without the functions is logged with the command that makes them', async (t) => {
     const missing = await serve(t, () => assert.fail('it ran'), { schema: 'nowhere', table: 'orders' });
     await post(missing.url, { key: randomUUID() });
