@@ -17,7 +17,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
+	bench bench-postgres bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,7 +112,10 @@ versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 
 bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand (4 min)
 	cd bench && $(GO) run ./postgres
 
-bench-sql: services ## Measure stet_begin and stet_settle from psycopg and node-postgres, beside a bare transaction and a table by hand (4 min)
+bench-tx: services ## Measure Go's transaction with a record beside a table by hand: the store alone, and a service over a network (5 min)
+	cd bench && $(GO) run ./postgres -only cdgij -each 500ms -rounds 7 && $(GO) run ./endtoend -contenders bare,byhand,stet_tx -budget 150s
+
+bench-sql: services ## Measure transactions by pgbench, psycopg, node-postgres, FastAPI and Express, beside bare ones, tables by hand and two libraries (7 min)
 	cd bench && $(GO) run ./sql
 
 bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
