@@ -1,5 +1,5 @@
 // Command sql measures one transaction with stet from languages other than Go, beside a bare transaction and beside
-// idempotency tables by hand, in the same rounds, at 1 and 16 callers. It does so three times: by pgbench, by
+// idempotency tables by hand, in the same rounds, at 1 and 16 callers. It does so three times, after the server's cost of the statements alone: by pgbench, by
 // the drivers psycopg and node-postgres, and end to end by services of FastAPI and Express, with the packages for Python and
 // Node, and with a library of PyPI and of npm. It fails if an effect happens twice, or if a replay differs.
 package main
@@ -31,7 +31,7 @@ var programs embed.FS
 var (
 	each  = flag.Duration("each", time.Second, "how long one measurement takes; at least 1s by pgbench")
 	n     = flag.Int("rounds", 3, "rounds that count; the median counts")
-	parts = flag.String("parts", "pgbench,drivers,services", "the parts to measure")
+	parts = flag.String("parts", "cost,pgbench,drivers,services", "the parts to measure")
 	skip  = flag.String("skip", "", "services whose name contains this text are left out")
 )
 
@@ -70,6 +70,8 @@ func run(ctx context.Context) (err error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 	for _, part := range strings.Split(*parts, ",") {
 		switch part {
+		case "cost":
+			err = runCost(ctx, server)
 		case "pgbench":
 			err = runPgbench(ctx, server, dir)
 		case "drivers":
@@ -77,7 +79,7 @@ func run(ctx context.Context) (err error) {
 		case "services":
 			err = runServices(ctx, r, server, dir)
 		default:
-			err = fmt.Errorf("-parts: %q is not pgbench, drivers or services", part)
+			err = fmt.Errorf("-parts: %q is not cost, pgbench, drivers or services", part)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", part, err)
