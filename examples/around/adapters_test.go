@@ -36,25 +36,6 @@ func router(param func(r *http.Request, name string) string, serve func(protect 
 	}
 }
 
-func TestNetHTTPNeedsNoAdapter(t *testing.T) {
-	adaptertest.Run(t, adaptertest.Adapter{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
-			mux := http.NewServeMux()
-			for _, r := range routes {
-				mux.Handle(r.Method+" "+r.Path, m.Handler(r.Handler(nil)))
-			}
-			return adaptertest.Serve(t, mux)
-		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
-			mux := http.NewServeMux()
-			for _, r := range routes {
-				mux.Handle(r.Method+" "+r.Path, m.HandleTx(r.HandlerTx(nil)))
-			}
-			return adaptertest.Serve(t, mux)
-		},
-	})
-}
-
 func TestChiNeedsNoAdapter(t *testing.T) {
 	adaptertest.Run(t, router(chi.URLParam, func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler {
 		r := chi.NewRouter()

@@ -12,7 +12,9 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-func TestEchoRouteIsProtected(t *testing.T) {
+// start returns the router, with its store.
+func start(t *testing.T) (http.Handler, *sqlite.Store) {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "payments.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +29,11 @@ func TestEchoRouteIsProtected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return router, store
+}
+
+func TestEchoRouteIsProtected(t *testing.T) {
+	router, store := start(t)
 	check.Protected(t, router)
 	var n int
 	if err := store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM payments`).Scan(&n); err != nil || n != 2 {
@@ -35,20 +42,7 @@ func TestEchoRouteIsProtected(t *testing.T) {
 }
 
 func TestEchoErrorIsARollbackOrAnOutcome(t *testing.T) {
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "payments.db"), sqlite.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	engine, err := stet.New(store, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
-	router, err := newRouter(t.Context(), engine, store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	router, store := start(t)
 	send := func(key, amount string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("amount="+amount))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
