@@ -32,7 +32,7 @@ var (
 	each  = flag.Duration("each", time.Second, "how long one measurement takes; at least 1s by pgbench")
 	n     = flag.Int("rounds", 3, "rounds that count; the median counts")
 	parts = flag.String("parts", "cost,pgbench,drivers,services", "the parts to measure")
-	skip  = flag.String("skip", "", "services whose name contains this text are left out")
+	which = flag.String("services", "", "regular expression of the services' names, PROGRAM_DRIVER_WAY; empty: all")
 )
 
 // requirements of the programs, beside Debian's packages.

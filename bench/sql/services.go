@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -52,23 +53,13 @@ func services() (all []*service) {
 }
 
 func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, dir string) (err error) {
-	if err := install(ctx, dir); err != nil {
-		return err
+	chosen, err := regexp.Compile(*which)
+	if err != nil {
+		return fmt.Errorf("-services: %w", err)
 	}
-	python, err := installPython(ctx, dir)
+	i, err := interpreters(ctx, dir)
 	if err != nil {
 		return err
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		return err
-	}
-	clients, err := filepath.Abs("../clients")
-	if err != nil {
-		return err
-	}
-	if err := os.CopyFS(filepath.Join(dir, "node_modules", "@stet-go", "stet"), os.DirFS(filepath.Join(clients, "js"))); err != nil {
-		return fmt.Errorf("%w (run it in the folder bench)", err)
 	}
 	// Both libraries keep their records in Redis.
 	redis, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
@@ -78,7 +69,7 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 	var names []string
 	var all []*service
 	for _, s := range services() {
-		if *skip == "" || !strings.Contains(s.name, *skip) {
+		if chosen.MatchString(s.name) {
 			s.server = server
 			all, names = append(all, s), append(names, s.name)
 		}
@@ -96,12 +87,11 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 	if err != nil {
 		return err
 	}
-	env := []string{"DATABASE_URL=" + server.URL(name), "REDIS_URL=redis://" + redis.Addr(), "TEXTS=" + string(texts), "PYTHONDONTWRITEBYTECODE=1",
-		"PYTHONPATH=" + filepath.Join(clients, "python")}
+	env := []string{"DATABASE_URL=" + server.URL(name), "REDIS_URL=redis://" + redis.Addr(), "TEXTS=" + string(texts), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH=" + i.path}
 	for _, s := range all {
-		program, file := python, "service.py"
+		program, file := i.python, "service.py"
 		if strings.HasPrefix(s.name, "express") {
-			program, file = node, "service.js"
+			program, file = i.node, "service.js"
 		}
 		stop, err := s.start(ctx, env, program, filepath.Join(dir, file))
 		if err != nil {
@@ -110,6 +100,34 @@ func runServices(ctx context.Context, r *rig.Rig, server *rig.PostgresServer, di
 		defer stop()
 	}
 	return compare(ctx, pool, all)
+}
+
+// interpreted are the programs that run the services.
+type interpreted struct {
+	python, node string
+	path         string // of stet's package for Python
+}
+
+// interpreters installs what the services need.
+func interpreters(ctx context.Context, dir string) (i interpreted, err error) {
+	if err := install(ctx, dir); err != nil {
+		return i, err
+	}
+	if i.python, err = installPython(ctx, dir); err != nil {
+		return i, err
+	}
+	if i.node, err = exec.LookPath("node"); err != nil {
+		return i, err
+	}
+	clients, err := filepath.Abs("../clients")
+	if err != nil {
+		return i, err
+	}
+	i.path = filepath.Join(clients, "python")
+	if err := os.CopyFS(filepath.Join(dir, "node_modules", "@stet-go", "stet"), os.DirFS(filepath.Join(clients, "js"))); err != nil {
+		return i, fmt.Errorf("%w (run it in the folder bench)", err)
+	}
+	return i, nil
 }
 
 // installPython makes a virtual environment with the library, and returns its interpreter.
