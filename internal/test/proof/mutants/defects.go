@@ -265,7 +265,7 @@ var defects = []defect{
 	{"outside: routes that do not settle send their claim", "internal/proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./internal/proxy"}},
 	{"memory: an expired run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
 	{"postgres: any expired run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
-	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, l, func() []call {\n\t\t\treturn []call{{s.sql.markUnknown", "err = s.onRow(ctx, l, r.ID, func() []call {\n\t\t\treturn []call{{s.sql.markUnknown", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
+	{"postgres: a claim waits for a service that settles late", "store/postgres/claim.go", "err = s.alone(ctx, l, func() []call {\n\t\t\treturn []call{{s.sql.markUnknown", "err = s.onRow(ctx, l, r.ID, func() []call {\n\t\t\treturn []call{{s.sql.markUnknown", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
 
 	// The client.
 	{"client: a problem document that cannot be read is ignored", "stetclient/resolution.go",
