@@ -16,7 +16,7 @@ import (
 )
 
 // runCost measures the server's processor time of each way's statements alone: many operations in one transaction,
-// sent in one batch, without the business write. It is what a busy machine distorts least.
+// sent in one batch, without the business write. A busy machine distorts these figures least.
 func runCost(ctx context.Context, server *rig.PostgresServer) error {
 	name, err := server.CreateDatabase(ctx)
 	if err != nil {
