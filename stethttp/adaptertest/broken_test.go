@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -164,8 +163,8 @@ func TestBrokenAdaptersFailTheirCaseAlone(t *testing.T) {
 				mu.Lock()
 				delete(idle, c.name)
 				mu.Unlock()
-				if !strings.Contains(rec.text(), "why this is required: "+c.why) {
-					t.Errorf("%q fails without its reason:\n%s", c.name, rec.text())
+				if !strings.Contains(rec.Text(), "why this is required: "+c.why) {
+					t.Errorf("%q fails without its reason:\n%s", c.name, rec.Text())
 				}
 			}
 			got, want := slices.Sorted(maps.Keys(failed)), slices.Sorted(slices.Values(b.claims))
@@ -439,60 +438,8 @@ var broken = []bug{
 		}},
 }
 
-// recorder is a testing.TB that stores what a case says.
-type recorder struct {
-	testing.TB
-	mu       sync.Mutex
-	failed   bool
-	lines    []string
-	cleanups []func()
-}
-
 // observe tries a case, which may fail.
-func observe(t *testing.T, c testCase, a Adapter) *recorder {
-	return observing(t, func(t testing.TB) { c.do(t, a) })
+func observe(t *testing.T, c testCase, a Adapter) *stettest.Recorder {
+	t.Helper()
+	return stettest.Record(t, nil, func(t testing.TB) { c.do(t, a) })
 }
-
-func observing(t *testing.T, do func(testing.TB)) *recorder {
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			for _, f := range slices.Backward(r.cleanups) {
-				f()
-			}
-		}()
-		do(r)
-	}()
-	<-done
-	return r
-}
-
-func (r *recorder) text() string { return strings.Join(r.lines, "\n") }
-
-func (r *recorder) note(fail bool, line string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed = r.failed || fail
-	r.lines = append(r.lines, line)
-}
-
-func (r *recorder) Cleanup(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cleanups = append(r.cleanups, f)
-}
-
-func (r *recorder) Failed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failed
-}
-
-func (r *recorder) Helper()                           {}
-func (r *recorder) Logf(format string, args ...any)   { r.note(false, fmt.Sprintf(format, args...)) }
-func (r *recorder) Error(args ...any)                 { r.note(true, fmt.Sprint(args...)) }
-func (r *recorder) Errorf(format string, args ...any) { r.note(true, fmt.Sprintf(format, args...)) }
-func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
-func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -47,9 +48,9 @@ func TestLoudRefusesAWiringThatIsMute(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec := observing(t, func(t testing.TB) { wrongCases[0].tryLoud(t, mute(wire)) })
-			if !rec.Failed() || !strings.Contains(rec.text(), whyLoud) {
-				t.Errorf("it passes, or says nothing:\n%s", rec.text())
+			rec := stettest.Record(t, nil, func(t testing.TB) { wrongCases[0].tryLoud(t, mute(wire)) })
+			if !rec.Failed() || !strings.Contains(rec.Text(), whyLoud) {
+				t.Errorf("it passes, or says nothing:\n%s", rec.Text())
 			}
 		})
 	}

@@ -2,16 +2,15 @@ package storetest
 
 import (
 	"flag"
-	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -299,7 +298,7 @@ var brokenWork = []struct{ bug, claim string }{
 
 func TestBrokenStoresFailTheSuite(t *testing.T) {
 	var mu sync.Mutex
-	bugs := make(map[string]map[string]*recorder)
+	bugs := make(map[string]map[string]*stettest.Recorder)
 	broken := slices.Concat(broken, brokenWork)
 	for _, b := range broken {
 		bugs[b.bug] = nil
@@ -321,8 +320,8 @@ func TestBrokenStoresFailTheSuite(t *testing.T) {
 			t.Errorf("there is no claim called %q", b.claim)
 		case !rec.Failed():
 			t.Errorf("a store that %s passes %q", b.bug, b.claim)
-		case !strings.Contains(rec.text(), "why this is required"):
-			t.Errorf("a store that %s fails %q without a reason:\n%s", b.bug, b.claim, rec.text())
+		case !strings.Contains(rec.Text(), "why this is required"):
+			t.Errorf("a store that %s fails %q without a reason:\n%s", b.bug, b.claim, rec.Text())
 		}
 	}
 	idle := make(map[string]bool) // claims that no bug breaks
@@ -369,21 +368,21 @@ func findByChance(t *testing.T, claim string, bugs ...string) {
 		h.Histories = 1000
 		h.fill(t)
 		rec := observe(t, c, h)
-		if !rec.Failed() || !strings.Contains(rec.text(), "the history, and what the store answered") {
-			t.Errorf("a store that %s passes %d histories, or says nothing:\n%s", bug, h.Histories, rec.text())
+		if !rec.Failed() || !strings.Contains(rec.Text(), "the history, and what the store answered") {
+			t.Errorf("a store that %s passes %d histories, or says nothing:\n%s", bug, h.Histories, rec.Text())
 		}
-		t.Logf("a store that %s:\n%s", bug, rec.text())
+		t.Logf("a store that %s:\n%s", bug, rec.Text())
 	}
 }
 
 // record tries every claim of the suite on a store with the bug, side by side.
-func record(t *testing.T, bug string) map[string]*recorder {
+func record(t *testing.T, bug string) map[string]*stettest.Recorder {
 	probe := smallHarness(bug)
 	var all []check
 	for _, c := range append(checks(probe.Harness, probe.New(t)), txChecks(probe, probe.New(t))...) {
 		all = append(all, check{c.name, c.why, nil})
 	}
-	recs := make([]*recorder, len(all))
+	recs := make([]*stettest.Recorder, len(all))
 	race(len(all), func(i int) {
 		h := smallHarness(bug) // with a clock of its own
 		h.Histories = 20       // TestRandomHistoriesFindBugs tries more
@@ -391,14 +390,14 @@ func record(t *testing.T, bug string) map[string]*recorder {
 		c := append(checks(probe.Harness, probe.New(t)), txChecks(h, probe.New(t))...)[i]
 		recs[i] = observe(t, c, h.Harness)
 	})
-	byName := make(map[string]*recorder)
+	byName := make(map[string]*stettest.Recorder)
 	for i, c := range all {
 		byName[c.name] = recs[i]
 	}
 	return byName
 }
 
-func failures(all map[string]*recorder) (names []string) {
+func failures(all map[string]*stettest.Recorder) (names []string) {
 	for name, rec := range all {
 		if rec.Failed() {
 			names = append(names, name)
@@ -409,68 +408,7 @@ func failures(all map[string]*recorder) (names []string) {
 }
 
 // observe tries a claim and returns how that went.
-func observe(t *testing.T, c check, h Harness) *recorder {
-	rec := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() { // of its own, because failing ends it
-		defer close(done)
-		defer rec.finish()
-		defer func() {
-			if p := recover(); p != nil {
-				rec.Errorf("panic: %v", p)
-			}
-		}()
-		c.do(rec, h)
-	}()
-	<-done
-	return rec
+func observe(t *testing.T, c check, h Harness) *stettest.Recorder {
+	t.Helper()
+	return stettest.Record(t, noteFailure, func(t testing.TB) { c.do(t, h) })
 }
-
-// recorder is a testing.TB whose failures stay with it.
-type recorder struct {
-	testing.TB
-	mu       sync.Mutex
-	failed   bool
-	lines    []string
-	cleanups []func()
-}
-
-func (r *recorder) finish() {
-	for _, f := range slices.Backward(r.cleanups) {
-		f()
-	}
-}
-
-func (r *recorder) text() string { return strings.Join(r.lines, "\n") }
-
-func (r *recorder) note(fail bool, line string) {
-	if fail {
-		noteFailure()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed = r.failed || fail
-	r.lines = append(r.lines, line)
-}
-
-func (r *recorder) Cleanup(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cleanups = append(r.cleanups, f)
-}
-
-func (r *recorder) Failed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failed
-}
-
-func (r *recorder) Helper()                           {}
-func (r *recorder) Fail()                             { r.note(true, "failed") }
-func (r *recorder) FailNow()                          { r.Fail(); runtime.Goexit() }
-func (r *recorder) Log(args ...any)                   { r.note(false, fmt.Sprint(args...)) }
-func (r *recorder) Logf(format string, args ...any)   { r.note(false, fmt.Sprintf(format, args...)) }
-func (r *recorder) Error(args ...any)                 { r.note(true, fmt.Sprint(args...)) }
-func (r *recorder) Errorf(format string, args ...any) { r.note(true, fmt.Sprintf(format, args...)) }
-func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
-func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -154,13 +155,7 @@ func TestWrongHarnessFailsAtOnce(t *testing.T) {
 		"a negative unit":    {New: ok.New, Unit: -1},
 		"negative histories": {New: ok.New, Histories: -1},
 	} {
-		rec := &recorder{TB: t}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			h.fill(rec)
-		}()
-		if <-done; !rec.Failed() {
+		if rec := stettest.Record(t, nil, func(t testing.TB) { h.fill(t) }); !rec.Failed() {
 			t.Errorf("a harness with %s was accepted", name)
 		}
 	}

@@ -52,11 +52,11 @@ func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 	for left, want := range map[int]int{0: 0, 4: 1, 400: 2} { // how many tries came to nothing
 		synctest.Test(t, func(t *testing.T) {
 			rec := observe(t, claimCalled(t, name), onRealClock("", left))
-			if n := strings.Count(rec.text(), "says nothing of the store"); n != want {
-				t.Errorf("with %d slow calls, %d tries came to nothing; want %d:\n%s", left, n, want, rec.text())
+			if n := strings.Count(rec.Text(), "says nothing of the store"); n != want {
+				t.Errorf("with %d slow calls, %d tries came to nothing; want %d:\n%s", left, n, want, rec.Text())
 			}
 			if rec.Failed() != (left == 400) {
-				t.Errorf("with %d slow calls, it failed: %v; a slow machine must be reported:\n%s", left, rec.Failed(), rec.text())
+				t.Errorf("with %d slow calls, it failed: %v; a slow machine must be reported:\n%s", left, rec.Failed(), rec.Text())
 			}
 		})
 	}
@@ -66,8 +66,8 @@ func TestBrokenStoreIsFoundOnASlowMachine(t *testing.T) {
 	for left, want := range map[int]int{0: 0, 4: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			rec := observe(t, claimCalled(t, nextClaim), onRealClock("runs expired claims again", left))
-			if n := strings.Count(rec.text(), "says nothing of the store"); !rec.Failed() || n != want {
-				t.Errorf("with %d slow calls, it failed: %v; %d tries came to nothing, want %d:\n%s", left, rec.Failed(), n, want, rec.text())
+			if n := strings.Count(rec.Text(), "says nothing of the store"); !rec.Failed() || n != want {
+				t.Errorf("with %d slow calls, it failed: %v; %d tries came to nothing, want %d:\n%s", left, rec.Failed(), n, want, rec.Text())
 			}
 		})
 	}
@@ -77,8 +77,8 @@ func TestBrokenStoreIsFoundOnASlowMachine(t *testing.T) {
 func TestFailureOfACaseThatIsNotAboutTimeStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := observe(t, claimCalled(t, "results come back byte for byte"), onRealClock("cuts results at NUL", 1000))
-		if !rec.Failed() || strings.Contains(rec.text(), "says nothing of the store") {
-			t.Errorf("it failed: %v:\n%s", rec.Failed(), rec.text())
+		if !rec.Failed() || strings.Contains(rec.Text(), "says nothing of the store") {
+			t.Errorf("it failed: %v:\n%s", rec.Failed(), rec.Text())
 		}
 	})
 }
