@@ -20,7 +20,7 @@ type Recorder struct {
 	cleanups []func()
 }
 
-// Record calls do, which may fail, and then what it has registered with Cleanup. failing is called
+// Record calls do, which may fail, and then the functions of Cleanup. failing is called
 // at each failure. It may be nil.
 func Record(t testing.TB, failing func(), do func(testing.TB)) *Recorder {
 	t.Helper()
