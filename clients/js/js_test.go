@@ -78,15 +78,17 @@ GRANT INSERT, SELECT ON payments TO shop;
 GRANT USAGE ON SEQUENCE payments_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
 GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_emit, stet.stet_settle TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_emit, stet.stet_settle TO shop; -- only for messages
 DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$; -- it may call no function of stet's
 GRANT INSERT, SELECT ON charges TO stranger;
 GRANT USAGE ON SEQUENCE charges_id_seq TO stranger;
 REVOKE ALL ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_settle, stet.stet_emit FROM PUBLIC`
 
 // statements are the further rights of a service in the mode "statements".
-const statements = `GRANT SELECT, INSERT ON stet.records TO shop;
-GRANT USAGE ON SEQUENCE stet.records_fence TO shop`
+const statements = `
+GRANT SELECT, INSERT ON stet.records TO shop;
+GRANT USAGE ON SEQUENCE stet.records_fence TO shop;
+`
 
 // inModes runs a test in each mode of the package, with a database that has the rights for it.
 func inModes(t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, url string, env []string)) {

@@ -36,7 +36,7 @@ const retentions = new WeakMap();
 async function retention(options, connection) {
   const known = retentions.get(options);
   if (known !== undefined) return known;
-  const { rows } = await connection.query("SELECT pg_catalog.date_part('epoch', $1::interval)::text AS result, pg_catalog.date_part('epoch', $2::interval)::text AS tombstone",
+  const { rows } = await connection.query("SELECT extract(epoch FROM $1::interval)::text AS result, extract(epoch FROM $2::interval)::text AS tombstone",
     [options.keep, options.tombstone]);
   const result = Number(rows[0].result);
   const tombstone = rows[0].tombstone === null ? Math.max(result, 30 * 86400) : Number(rows[0].tombstone);

@@ -44,7 +44,7 @@ function direct(options) {
   const records = `${quote(options.schema)}.${quote(options.table)}`;
   const fence = literal(`${quote(options.schema)}.${quote(`${options.table}_fence`)}`);
   const begun = `pg_catalog.concat_ws(' ', pg_catalog.nextval(${fence}), pg_catalog.txid_current())`;
-  const later = (seconds) => `${now} + pg_catalog.make_interval(secs => ${seconds}::double precision)`;
+  const later = (span) => `${now} + pg_catalog.make_interval(secs => ${span}::double precision)`;
   const finished = {
     id: '$1::bytea', scope: '$2::bytea', fingerprint: '$3::bytea', owner: '$4::bytea', class: '$5::text', name: '$6::text', ref: '$7::text',
     fence: inside('$8::bigint', '$9'), attempt: '1', claimed_at: 'pg_catalog.now()', state: 'CASE WHEN $10::boolean THEN 3 ELSE 2 END',
