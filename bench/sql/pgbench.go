@@ -34,7 +34,7 @@ const (
 	pgBody        = `'{"payment": 1234, "amount": 100}'::bytea`
 )
 
-// calls are the statements of each way between BEGIN and COMMIT: those that begin it, and those that store the response.
+// calls are the statements of each way between BEGIN and COMMIT: one begins it, one stores the response.
 var calls = map[string]struct{ begin, end []string }{
 	"bare":  {},
 	"hand":  {[]string{of("reserve", ":k::text", pgFingerprint)}, []string{of("store", pgBody, ":k::text")}},

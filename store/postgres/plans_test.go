@@ -25,7 +25,7 @@ func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 	return strings.Join(lines, "\n")
 }
 
-// In a table of many settled records, those that are not settled and those that are due are found
+// In a table of many settled records, unsettled records and due records are found
 // by an index, also with the planner's default settings.
 func TestOpenAndDueRecordsAreFoundByAnIndex(t *testing.T) {
 	t.Parallel()

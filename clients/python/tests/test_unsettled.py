@@ -193,7 +193,7 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
                 got = await send(app, key=way)
             self.assertEqual((got[0]["status"], self.ledger.paid(9900 + n)), (200, 0) if MODE == "functions" else (500, 1), way)
 
-    async def test_another_outcome_that_was_committed_meanwhile_is_returned(self) -> None:
+    async def test_another_outcome_committed_during_the_run_is_returned(self) -> None:
         if MODE != "statements":  # with functions the row is there from the begin
             return
         columns = "scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, due_at, attempt, state, status, content_type, head, body"
