@@ -10,7 +10,7 @@ export const functionName = ({ schema, table }, name) => `${quote(schema)}.${quo
 
 const types = (...list) => list.map((type, i) => `$${i + 1}::${type}`);
 const hex = (column) => `pg_catalog.encode(${column}, 'hex')`;
-const seconds = (time) => `pg_catalog.date_part('epoch', ${time})::text`;
+const seconds = (time) => `extract(epoch FROM ${time})::text`;
 const now = 'pg_catalog.statement_timestamp()';
 
 // In the transaction of this number; in another one, division by zero.
