@@ -136,18 +136,16 @@ func TestSettleChangesNoIndex(t *testing.T) {
 
 // A client that computes other lock numbers waits at the primary key. It cannot run an operation
 // a second time.
+// wrongLocks are arguments of stet_begin_raw with the locks of another key.
+func wrongLocks(s *Store, op stet.Op) []any {
+	args := rawBegin(s, op)
+	args[4], args[5], args[6] = args[4].(int64)+1, int32(1), int32(2)
+	return args
+}
+
 func TestWrongLocksCannotRunAnOperationTwice(t *testing.T) {
 	t.Parallel()
 	s := ledger(t, Options{})
-	te, err := stet.WithTx(stettest.Engine(t, s, stet.Options{SweepEvery: -1}), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrong := func(op stet.Op) []any {
-		args := rawBegin(s, op)
-		args[4], args[5], args[6] = args[4].(int64)+1, int32(1), int32(2)
-		return args
-	}
 	for _, tc := range []struct {
 		name, body, want string
 		commit           bool
@@ -157,7 +155,7 @@ func TestWrongLocksCannotRunAnOperationTwice(t *testing.T) {
 		answer := make(chan string, 1)
 		second := beginTx(t, s)
 		go func() {
-			got, err := beginRaw(context.Background(), second, wrong(opOf(tc.name, tc.body)))
+			got, err := beginRaw(context.Background(), second, wrongLocks(s, opOf(tc.name, tc.body)))
 			if err != nil {
 				got.Action = err.Error()
 			}
@@ -183,8 +181,17 @@ func TestWrongLocksCannotRunAnOperationTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Beside a transaction of Go, which has no row before its end.
-	tx, args := beginTx(t, s), wrong(opOf("go", ""))
+}
+
+// A transaction of Go has no row before its end.
+func TestWrongLocksCannotRunAnOperationTwiceBesideGo(t *testing.T) {
+	t.Parallel()
+	s := ledger(t, Options{})
+	te, err := stet.WithTx(stettest.Engine(t, s, stet.Options{SweepEvery: -1}), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, args := beginTx(t, s), wrongLocks(s, opOf("go", ""))
 	claim := mustBeginRaw(t, tx, args, "run").claim(args)
 	if _, err := tx.Exec(t.Context(), "INSERT INTO charges VALUES ('sql')"); err != nil {
 		t.Fatal(err)

@@ -115,12 +115,17 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	if err := tx.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestSweepOfSQL_RefusesWrongArgumentsAndRoles(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil, Options{})
 	for _, most := range []string{"0", "NULL", "-1", "10001"} {
 		_, err := s.Pool().Exec(t.Context(), fmt.Sprintf("SELECT stet.stet_sweep(%s)", most))
 		wantCode(t, "a sweep of "+most, err, "ST001")
 	}
 	service := role(t, s.Pool(), "service_"+strings.ReplaceAll(fresh(), "-", ""))
-	_, err = service.Exec(t.Context(), "SELECT stet.stet_sweep()")
+	_, err := service.Exec(t.Context(), "SELECT stet.stet_sweep()")
 	wantCode(t, "a sweep by a role without the right", err, codeForbidden)
 }
 
