@@ -29,22 +29,22 @@ var columns = []column{
 	{"scope", "", func(r *row) any { return &r.read.scope }},
 	{"fingerprint", "", func(r *row) any { return &r.read.fingerprint }},
 	{"owner", "", func(r *row) any { return &r.read.owner }},
-	{"fence", "coalesce(r.fence, 0)", func(r *row) any { return &r.Fence }},
-	{"state", "coalesce(r.state, 0)::integer", func(r *row) any { return &r.read.state }},
-	{"attempt", "coalesce(r.attempt, 0)", func(r *row) any { return &r.Attempt }},
+	{"fence", "", func(r *row) any { return (*zeronull.Int8)(&r.Fence) }},
+	{"state", "", func(r *row) any { return &r.read.state }},
+	{"attempt", "", func(r *row) any { return &r.read.attempt }},
 	{"gone", "coalesce(r.gone, false)", func(r *row) any { return &r.Gone }},
 	{"claimed_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ClaimedAt) }},
 	{"lease_until", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.lease) }},
 	{"settled_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.SettledAt) }},
 	{"expires_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ExpiresAt) }},
 	{"forget_at", "", func(r *row) any { return (*zeronull.Timestamptz)(&r.ForgetAt) }},
-	{"status", "coalesce(r.status, 0)::integer", func(r *row) any { return &r.Result.Status }},
-	{"content_type", "coalesce(r.content_type, '')", func(r *row) any { return &r.Result.Type }},
+	{"status", "", func(r *row) any { return &r.read.status }},
+	{"content_type", "", func(r *row) any { return (*zeronull.Text)(&r.Result.Type) }},
 	{"head", "", func(r *row) any { return &r.Result.Head }},
 	{"body", "", func(r *row) any { return &r.Result.Body }},
-	{"class", "coalesce(r.class, '')", func(r *row) any { return &r.Label.Class }},
-	{"name", "coalesce(r.name, '')", func(r *row) any { return &r.Label.Name }},
-	{"ref", "coalesce(r.ref, '')", func(r *row) any { return &r.Label.Ref }},
+	{"class", "", func(r *row) any { return (*zeronull.Text)(&r.Label.Class) }},
+	{"name", "", func(r *row) any { return (*zeronull.Text)(&r.Label.Name) }},
+	{"ref", "", func(r *row) any { return (*zeronull.Text)(&r.Label.Ref) }},
 	{"cancel_at", "r.cancel_at IS NOT NULL", func(r *row) any { return &r.Cancelling }},
 	{"", "statement_timestamp()", func(r *row) any { return &r.now }},
 	{"", replicated, func(r *row) any { return &r.replicated }},
@@ -108,7 +108,8 @@ func (r *row) scan(from scanner, columns []column, before ...any) error {
 
 // valid converts the values of r.read, and reports whether they are of a record.
 func (r *row) valid() bool {
-	ok := r.Fence > 0 && r.read.state >= int(store.Running) && r.read.state <= int(store.Accepted)
+	r.Attempt, r.Result.Status = int(r.read.attempt), int(r.read.status)
+	ok := r.Fence > 0 && int(r.read.state) >= int(store.Running) && int(r.read.state) <= int(store.Accepted)
 	if ok {
 		r.State = store.State(r.read.state)
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/internal/rules"
 )
@@ -18,7 +19,8 @@ type row struct {
 
 	read struct { // values that valid converts
 		id, scope, fingerprint, owner []byte
-		state                         int
+		state, status                 zeronull.Int2
+		attempt                       zeronull.Int4
 	}
 }
 
