@@ -101,7 +101,6 @@ type batches struct {
 	confirms    batcher[struct{}] // see confirm
 	late        atomic.Int64      // writes whose callers have left
 	standbyWait standbyWait
-	replicated  atomic.Bool // commits wait for a standby, by the newest session
 	replay      replayShare // of claims and acceptances
 	txReplay    replayShare // of transactions
 }
@@ -273,7 +272,7 @@ func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 // table was small or not analysed would scan the table permanently, because prepared
 // statements keep their plan.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
-	sql := "SELECT pg_is_in_recovery()::text, current_setting('fsync'), current_setting('synchronous_commit'), " + replicated
+	sql := "SELECT pg_is_in_recovery()::text, current_setting('fsync'), current_setting('synchronous_commit')"
 	if !s.o.PgBouncer {
 		sql = `SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off;
 			SET plan_cache_mode = force_generic_plan; SET jit = off;
@@ -286,7 +285,6 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	last := results[len(results)-1].Rows[0]
-	s.replicated.Store(string(last[3]) == "t")
 	switch replica, fsync, commit := string(last[0]), string(last[1]), string(last[2]); {
 	case replica != "false":
 		return errReplica // after a failover, for one

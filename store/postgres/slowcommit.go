@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A write may wait for a standby for as long as that is away, and must not be cancelled then (see
-// standby.go). Its caller leaves, and its connection stays in use: the server has no more of them.
+// A write may wait for a standby for as long as that is away, and must not be cancelled
+// then (see standby.go). Its caller leaves; its connection stays in use, so that there
+// are no more of them on the server than connections.
 
 const (
 	maxLate  = 8           // so many, and nothing more is sent
@@ -21,8 +20,8 @@ const (
 
 var errLate = fmt.Errorf("%d writes have not been answered yet; nothing was done", maxLate)
 
-// writeOnce executes calls that write, on a connection of the store's own. If commits wait for a
-// standby and ctx ends before the answer, the connection stays in use until the answer.
+// writeOnce executes calls that write, on a connection of the store's own. When ctx
+// ends before the server has answered, the connection stays in use until it has.
 func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	if s.late.Load() >= maxLate {
 		return errLate
@@ -31,20 +30,17 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 	if err != nil {
 		return err
 	}
-	if !s.replicated.Load() {
-		if err = s.write(ctx, c, calls); err != nil && ctx.Err() != nil { // a standby can have been configured: the next writes expect one
-			s.replicated.Store(true)
-			err = fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
-		}
-		return err
-	}
 	var caller presence
 	calls = caller.guard(calls)
 	life, end := context.WithCancel(s.background)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err = s.write(life, c, calls)
+		err = s.send(life, c, calls...)
+		if noticed(c.Conn().PgConn()) && err == nil {
+			err = waitsThere(life, c.Conn().PgConn())
+		}
+		giveBack(c)
 	}()
 	select {
 	case <-done:
@@ -59,16 +55,6 @@ func (s *Store) writeOnce(ctx context.Context, calls []call) error {
 		s.outwait(done, end)
 	}()
 	return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
-}
-
-// write sends calls that write, and returns the connection.
-func (s *Store) write(ctx context.Context, c *pgxpool.Conn, calls []call) error {
-	defer giveBack(c)
-	err := s.send(ctx, c, calls...)
-	if noticed(c.Conn().PgConn()) && err == nil {
-		err = waitsThere(ctx, c.Conn().PgConn())
-	}
-	return err
 }
 
 // outwait waits until a write is done. If the server says that nothing waits for a
@@ -101,8 +87,9 @@ type standbyWait struct {
 	err   error
 }
 
-// sqlWaits is whether a commit of this user waits for a standby, and for longer than with one: late
-// writes are older than half of lateLook. A role that the user has taken on may not see it.
+// sqlWaits is whether a commit of this user waits for a standby, and has for longer than
+// it takes where there is one: a write that is late is older than half of lateLook when
+// it is looked at. A role that the user has taken on may not see it.
 var sqlWaits = fmt.Sprintf(`SET LOCAL ROLE NONE; SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = session_user
 	AND clock_timestamp() - query_start > interval '%d ms')`, (lateLook / 4).Milliseconds())
 

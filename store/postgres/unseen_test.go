@@ -254,17 +254,15 @@ func TestLateWritesOfAUserUnderARoleAreWaitedFor(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	c.configure(t, "absent")
-	waiting := 0
-	for s.late.Load() == 0 { // until commits wait, and the store knows: its first write that waits is not late
+	for waits := 0; waits == 0; { // until the standby is connected
 		ctx, cancel := context.WithCancel(t.Context())
 		claimed := make(chan struct{})
 		go func() {
 			defer close(claimed)
 			_, _ = s.Claim(ctx, request(time.Now().String()))
 		}()
-		before := waiting
-		for done := false; !done && waiting == before; {
-			if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&waiting); err != nil {
+		for done := false; !done && waits == 0; {
+			if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&waits); err != nil {
 				t.Fatal(err)
 			}
 			select {
