@@ -80,7 +80,7 @@ func queue(b *pgx.Batch, way string) {
 		b.Queue(text("key"), key, fingerprint)
 		b.Queue(text("store"), body, key)
 	case "raw":
-		b.Queue(text("begin_raw"), id, random(32), fingerprint, owner, lock, int32(lock), int32(7))
+		b.Queue(text("begin_raw"), id, append(id[:8:8], random(24)...), fingerprint, owner, lock, int32(lock), int32(7))
 		fence := strings.NewReplacer("$3", "(SELECT r.fence FROM stet.records r WHERE r.id = $1)", "$4", "$3", "$5", "$4")
 		b.Queue(fence.Replace(text("settle_raw")), id, owner, lock, body)
 	case "psql":

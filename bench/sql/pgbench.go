@@ -23,11 +23,11 @@ import (
 // known is how many keys pgbench replays.
 const known = 200
 
-// The arguments of a key :k. The first eight bytes of two IDs differ, as those of digests do. Ways that write one
-// table have different IDs.
+// The arguments of a key :k. All are of one scope, whose digest begins each ID. Ways that write one table have
+// different IDs.
 const (
-	pgID          = "decode(rpad(lpad(to_hex(:k::bigint), 14, '0'), 64, '7'), 'hex')"
-	pgOtherID     = "decode(rpad(lpad(to_hex(:k::bigint), 14, '0'), 64, '8'), 'hex')"
+	pgID          = "decode('5555555555555555' || rpad(lpad(to_hex(:k::bigint), 14, '0'), 48, '7'), 'hex')"
+	pgOtherID     = "decode('5555555555555555' || rpad(lpad(to_hex(:k::bigint), 14, '0'), 48, '8'), 'hex')"
 	pgScope       = `'\x5555555555555555555555555555555555555555555555555555555555555555'::bytea`
 	pgFingerprint = `'\x010102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20'::bytea`
 	pgOwner       = "decode(lpad(to_hex(:k::bigint), 32, '0'), 'hex')"

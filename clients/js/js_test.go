@@ -86,7 +86,7 @@ REVOKE ALL ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_sett
 
 // statements are the further rights of a service in the mode "statements".
 const statements = `
-GRANT SELECT, INSERT ON stet.records TO shop;
+GRANT INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON stet.records TO shop;
 GRANT USAGE ON SEQUENCE stet.records_fence TO shop;
 `
 

@@ -219,7 +219,7 @@ func TestWrongLocksCannotRunAnOperationTwiceBesideGo(t *testing.T) {
 // badRaw are wrong values of the arguments of stet_begin_raw and stet_settle_raw, by their numbers.
 var badRaw = map[string]map[int][]any{
 	sqlBeginRaw: {
-		1: {nil, []byte{}, make([]byte, 31), make([]byte, 33)}, 2: {nil, make([]byte, 31)}, 3: {nil, make([]byte, 32), make([]byte, 34)}, 4: {nil, make([]byte, 15), make([]byte, 17)},
+		1: {nil, []byte{}, make([]byte, 31), make([]byte, 33)}, 2: {nil, make([]byte, 31), make([]byte, 32)}, 3: {nil, make([]byte, 32), make([]byte, 34)}, 4: {nil, make([]byte, 15), make([]byte, 17)},
 		5: {nil}, 6: {nil}, 7: {nil}, 8: {nil, strings.Repeat("x", 256), "a\nb"}, 9: {nil, strings.Repeat("x", 256), "a\x7f"}, 10: {nil, strings.Repeat("x", 256), "\x01", "sealed:x"},
 		11: {nil, 0.0, -1.0, 3155760001.0, "NaN", "Infinity", "-Infinity"},
 	},

@@ -235,13 +235,15 @@ UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 // bare removes a result.
 const bare = "status = NULL, content_type = NULL, head = NULL, body = NULL"
 
-// sqlSweep reads only due rows, through an index, and skips rows that are locked.
+// sqlSweep reads only due rows, through an index, and skips rows that are locked, and rows that
+// it would not change: they would stay the first.
 const sqlSweep = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.state,
 		r.state = {running} AND r.lease_until <= statement_timestamp() AS dead,
 		coalesce(r.forget_at <= statement_timestamp(), false) AS forgotten
 	FROM {records} r WHERE r.due_at <= statement_timestamp() AND ` + readable + `
+		AND (r.state IN ({completed}, {failed}) OR r.state = {running} AND r.lease_until <= statement_timestamp() OR r.state <> {running} AND r.forget_at <= statement_timestamp())
 	ORDER BY r.due_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
 ), marked AS (
 	UPDATE {records} r SET ` + dead + `

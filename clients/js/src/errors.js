@@ -48,7 +48,7 @@ export function advice(options, error, names = ['begin_raw', 'settle_raw']) {
   if (code(error) !== '42501') return '';
   const rights = [`USAGE ON SCHEMA ${quote(schema)}`, `EXECUTE ON FUNCTION ${names.map((name) => functionName(options, name)).join(', ')}`];
   if (mode === 'statements' && !sidecar) {
-    rights.push(`SELECT, INSERT ON ${quote(schema)}.${quote(table)}`, `USAGE ON SEQUENCE ${quote(schema)}.${quote(`${table}_fence`)}`);
+    rights.push(`INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON ${quote(schema)}.${quote(table)}`, `USAGE ON SEQUENCE ${quote(schema)}.${quote(`${table}_fence`)}`);
   }
   return `. Run, as the owner of the database: ${rights.map((right) => `GRANT ${right} TO your_role`).join('; ')}`;
 }

@@ -78,7 +78,7 @@ export interface Options<Request> extends Common {
   header?: string;
   /**
    * 'functions' calls the functions of stet. 'statements' reads and inserts the record directly, which costs the server less:
-   * the service's role needs SELECT and INSERT on the table and USAGE on its sequence, and can then read all records. Default 'functions'.
+   * the service's role needs INSERT and SELECT on columns of the table (README) and USAGE on its sequence, and can then read all outcomes. Default 'functions'.
    */
   mode?: 'functions' | 'statements';
   /** The Namespace of stet.Options, if a Go service shares the keys. Default ''. */

@@ -167,7 +167,7 @@ class Guard:
             grants = f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"
             if self.options.mode == "statements":
                 table = f"{schema}.{self.sql.table.name}"
-                grants += f"; GRANT SELECT, INSERT ON {table} TO your_role; GRANT USAGE ON SEQUENCE {table}_fence TO your_role"
+                grants += f"; GRANT INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON {table} TO your_role; GRANT USAGE ON SEQUENCE {table}_fence TO your_role"
             return grants
         return ""
 

@@ -50,7 +50,7 @@ class Options:
     """The prefix of the type of each problem."""
     mode: str = "functions"
     """How stet uses PostgreSQL. "functions": the role needs only EXECUTE on functions, and PostgreSQL refuses a COMMIT without an outcome.
-    "statements": faster; the role needs SELECT and INSERT on the table, so the service could forge outcomes. See README.md."""
+    "statements": faster; the role needs INSERT and SELECT on columns of the table, so the service could forge outcomes. See README.md."""
     schema: str = "stet"
     """The schema in which stet migrate created the functions (--store-schema)."""
     prefix: str = "stet_"

@@ -114,7 +114,7 @@ SELECT encode(id, 'hex') AS id, encode(scope, 'hex') AS scope, class, name, ref,
 	attempt, fence, gone, status, content_type, encode(body, 'escape') AS body, octet_length(body) AS body_bytes,
 	substr(head, 1, 1) = '\x02' AS sealed, cancel_at IS NOT NULL AS cancelling,
 	claimed_at, lease_until, run_due, settled_at, relay_due, expires_at, forget_at,
-	encode(fingerprint, 'hex') AS fingerprint, encode(owner, 'hex') AS owner
+	encode(fingerprint, 'hex') AS fingerprint -- not the owner, which is a part of claims, which are secrets
 FROM "stet"."records";
 COMMENT ON VIEW "stet"."operations" IS 'idempotency records for people to read; operations of which only a tombstone is left are gone';
 

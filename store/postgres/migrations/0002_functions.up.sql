@@ -124,7 +124,14 @@ BEGIN
 		RAISE EXCEPTION USING ERRCODE = 'ST004', MESSAGE = 'stet: the stored outcome is encrypted, and SQL has no keys',
 			HINT = 'Use these functions with records that no engine encrypts: in a namespace or tables of their own.';
 	WHEN 3 THEN
-		headers := convert_from(substr(head, 2), 'UTF8')::jsonb;
+		BEGIN
+			headers := convert_from(substr(head, 2), 'UTF8')::jsonb;
+		EXCEPTION WHEN data_exception OR statement_too_complex THEN
+			headers := NULL;
+		END;
+		IF jsonb_typeof(headers) IS DISTINCT FROM 'object' THEN
+			RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the header fields of the stored outcome cannot be read';
+		END IF;
 	ELSE
 		RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the stored outcome is of a version that these functions do not know';
 	END CASE;
@@ -143,16 +150,17 @@ DECLARE
 	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
 	due    timestamptz; -- the result expires then; written now, so that settling changes no index
 	concurrent boolean := false;
+	other  boolean;
 	locked boolean;
 	there  boolean;
 	r      record;
 BEGIN
-	IF (octet_length(id) = 32 AND octet_length(scope) = 32 AND octet_length(fingerprint) = 33 AND octet_length(owner) = 16
+	IF (octet_length(id) = 32 AND octet_length(scope) = 32 AND octet_length(fingerprint) = 33 AND octet_length(owner) = 16 AND substr(id, 1, 8) = substr(scope, 1, 8)
 		AND run_lock IS NOT NULL AND print_lock IS NOT NULL AND print IS NOT NULL AND result > 0 AND result <= 3155760000
 		AND octet_length(class) <= 255 AND octet_length(name) <= 255 AND octet_length(ref) <= 255
 		AND (class || name || ref) COLLATE "C" !~ '[[:cntrl:]]' AND NOT starts_with(ref, 'sealed:')) IS NOT TRUE THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: an argument of stet_begin_raw is not acceptable',
-			HINT = 'id and scope have 32 bytes, fingerprint 33, owner 16; labels at most 255 without control characters, and ref does not begin with sealed:; result is a positive number of seconds.';
+			HINT = 'id and scope have 32 bytes, of which the first 8 are equal; fingerprint 33, owner 16; labels at most 255 without control characters, and ref does not begin with sealed:; result is a positive number of seconds.';
 	END IF;
 	due := moment + make_interval(secs => result);
 	-- Each statement sees rows that were committed before it began. Later changes are
@@ -192,11 +200,10 @@ BEGIN
 				VALUES (id, scope, fingerprint, owner, nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref, due, due, true)
 				ON CONFLICT ON CONSTRAINT "records_pkey" DO NOTHING RETURNING t.fence, t.attempt INTO fence, attempt;
 			ELSE
-				IF r.void THEN -- perhaps it is being settled late
-					PERFORM FROM "stet"."records" t WHERE t.id = id FOR UPDATE SKIP LOCKED;
-					EXIT WHEN NOT FOUND;
-				END IF;
-				UPDATE "stet"."records" t SET fingerprint = fingerprint, owner = owner, fence = nextval('"stet"."records_fence"'),
+				-- Another transaction may be changing it, such as a late settle or a sweep.
+				PERFORM FROM "stet"."records" t WHERE t.id = id FOR UPDATE SKIP LOCKED;
+				EXIT WHEN NOT FOUND;
+				UPDATE "stet"."records" t SET scope = scope, fingerprint = fingerprint, owner = owner, fence = nextval('"stet"."records_fence"'),
 					claimed_at = moment, attempt = CASE WHEN there THEN t.attempt + 1 ELSE 1 END, state = 1,
 					class = class, name = name, ref = ref, gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
 					lease_until = NULL, settled_at = NULL, expires_at = due, forget_at = NULL, due_at = due, unsettled = true,
@@ -210,19 +217,21 @@ BEGIN
 				state := 'running';
 				RETURN;
 			END IF;
-		ELSIF concurrent AND NOT there THEN -- the record, read since, does not say that it has ended
-			action := 'mismatch';
-			RETURN;
 		ELSE
 			-- Does the transaction that has the lock ask for something else?
-			concurrent := EXISTS (
+			other := EXISTS (
 				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
 				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
 					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 					AND k.classid::bigint = (run_lock >> 32) & 4294967295 AND k.objid::bigint = run_lock & 4294967295
 					AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
 					AND f.classid::bigint = print_lock::bigint & 4294967295 AND f.objid::bigint <> print::bigint & 4294967295);
-			EXIT WHEN NOT concurrent;
+			EXIT WHEN NOT other;
+			IF concurrent AND NOT there THEN -- the record, read since, does not say that it has ended
+				action := 'mismatch';
+				RETURN;
+			END IF;
+			concurrent := true;
 		END IF;
 	END LOOP;
 	action := 'in_flight';
@@ -480,6 +489,7 @@ BEGIN
 		SELECT r.ctid AS at, r.state, r.state = 1 AND r.lease_until <= moment AS dead, coalesce(r.forget_at <= moment, false) AS forgotten
 		FROM "stet"."records" r WHERE r.due_at <= moment AND octet_length(r.id) = 32 AND octet_length(r.scope) = 32
 			AND octet_length(r.fingerprint) = 33 AND octet_length(r.owner) = 16 AND r.fence > 0 AND r.state BETWEEN 1 AND 6
+			AND (r.state IN (2, 3) OR r.state = 1 AND r.lease_until <= moment OR r.state <> 1 AND r.forget_at <= moment)
 		ORDER BY r.due_at LIMIT most FOR UPDATE SKIP LOCKED
 	), died AS (
 		UPDATE "stet"."records" r SET state = CASE WHEN r.run_due IS NOT NULL THEN 6 WHEN r.outside = r.owner THEN 4 ELSE 5 END, settled_at = moment,

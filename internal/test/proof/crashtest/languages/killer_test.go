@@ -264,7 +264,7 @@ GRANT INSERT, SELECT ON ledger TO shop;
 GRANT USAGE ON SEQUENCE ledger_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
 GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_begin_raw, stet.stet_settle_raw TO shop;
-GRANT SELECT, INSERT ON stet.records TO shop; -- for STET_MODE=statements
+GRANT INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON stet.records TO shop; -- for STET_MODE=statements
 GRANT USAGE ON SEQUENCE stet.records_fence TO shop`
 
 // judged reads the ledger and the records, and compares them with the replies.
