@@ -42,7 +42,7 @@ func TestSequenceBehindTheNewestFencesIsRefused(t *testing.T) {
 	for name, settled := range map[string]bool{"settled": true, "running": false} {
 		s := open(t, nil, Options{})
 		mustSettle(t, s, mustClaim(t, s, request("old")).Claim(), "x")
-		execSQL(t, s.Pool(), `CREATE TEMP TABLE old AS SELECT * FROM stet.records; UPDATE old SET fence = 1, due_at = due_at - interval '1 hour';
+		execSQL(t, s.Pool(), `CREATE TEMP TABLE old AS SELECT * FROM stet.records; ALTER TABLE old DROP COLUMN open_state; UPDATE old SET fence = 1, due_at = due_at - interval '1 hour';
 			DO $$ BEGIN FOR i IN 1..2000 LOOP UPDATE old SET id = sha256(i::text::bytea); INSERT INTO stet.records SELECT * FROM old; END LOOP; END $$`)
 		execSQL(t, s.Pool(), "SELECT setval('stet.records_fence', 5000)")
 		newest := mustClaim(t, s, request("newest"))

@@ -28,9 +28,14 @@ func TestMigrateBehindALongReaderLetsOthersRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range steps[:3] {
+	for _, step := range steps {
 		execSQL(t, pool, step.Up)
 	}
+	n, err := newNames(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps = append(steps, Migration{Version: schemaVersion + 1, Name: "alter", Up: lockTimeout + "ALTER TABLE stet.records ADD COLUMN test integer"})
 	reader, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +46,7 @@ func TestMigrateBehindALongReaderLetsOthersRead(t *testing.T) {
 	}
 	migrated := make(chan error, 1)
 	other := connected()
-	go func() { migrated <- Migrate(t.Context(), other, Options{}) }()
+	go func() { migrated <- n.migrateAll(t.Context(), other, steps) }()
 	waiting := func() (n int) {
 		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&n); err != nil {
 			t.Fatal(err)

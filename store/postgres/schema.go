@@ -176,8 +176,13 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 	if err != nil {
 		return err
 	}
+	return n.migrateAll(ctx, pool, steps)
+}
+
+// migrateAll applies the steps that are missing. Behind a long reader of a table it tries again.
+func (n names) migrateAll(ctx context.Context, pool *pgxpool.Pool, steps []Migration) error {
 	for try := 1; ; try++ {
-		err = n.migrate(ctx, pool, steps)
+		err := n.migrate(ctx, pool, steps)
 		if sqlState(err) != lockNotInTime || try == migrateTries || !timer.Sleep(ctx, migratePause) {
 			return explain("migrate", err)
 		}

@@ -49,8 +49,8 @@ CREATE TABLE "stet"."records" (
 	notes       bytea,
 	work        bytea,
 	outside     bytea,
-	open_state  smallint GENERATED ALWAYS AS (CASE WHEN expires_at IS NULL THEN state END) STORED,
 	unsettled   boolean,
+	open_state  smallint GENERATED ALWAYS AS (CASE WHEN expires_at IS NULL THEN state END) STORED,
 	CONSTRAINT "records_pkey" PRIMARY KEY (id),
 	CONSTRAINT "stet_unsettled" FOREIGN KEY (unsettled) REFERENCES "stet"."records_empty" (yes) DEFERRABLE INITIALLY DEFERRED
 ) WITH (
