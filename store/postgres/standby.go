@@ -128,7 +128,7 @@ type answer struct {
 // If commits wait for no standby (alone), no wait can end early, and send is called directly.
 // A standby that is configured while the transaction runs counts from the next one on.
 func (t *transaction) committing(ctx context.Context, alone bool, send func(context.Context, *transaction) (answer, error)) (answer, error) {
-	if alone {
+	if alone || t.conn.Conn().IsClosed() { // a closed connection sends nothing, and pgx still uses it
 		return send(ctx, t)
 	}
 	type result struct {
