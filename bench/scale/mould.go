@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +50,7 @@ func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size,
 	}
 	// A table that is made in the transaction needs no WAL, and its rows no VACUUM.
 	most, removed := size-size/late, 2*(size/late)
-	if err := exec("SET maintenance_work_mem = '512MB'", "BEGIN", "TRUNCATE stet.records"); err != nil {
+	if err := exec("SET maintenance_work_mem = '512MB'", "BEGIN", "SET CONSTRAINTS ALL IMMEDIATE", "TRUNCATE stet.records"); err != nil {
 		return nil, err
 	}
 	if err := m.copy(ctx, conn.Conn(), "(FORMAT binary, FREEZE)", size, size+removed); err != nil {
@@ -92,7 +93,7 @@ var (
 
 func newMould(ctx context.Context, conn *pgx.Conn, first store.Record, size, expired int) (*mould, error) {
 	m := &mould{first: first, size: size, expired: expired, now: time.Now()}
-	rows, err := conn.Query(ctx, "SELECT attname::text, atttypid = 'timestamptz'::regtype FROM pg_attribute WHERE attrelid = 'stet.records'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum")
+	rows, err := conn.Query(ctx, "SELECT attname::text, atttypid = 'timestamptz'::regtype FROM pg_attribute WHERE attrelid = 'stet.records'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum")
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func newMould(ctx context.Context, conn *pgx.Conn, first store.Record, size, exp
 		}
 	}
 	var out bytes.Buffer
-	if _, err := conn.PgConn().CopyTo(ctx, &out, "COPY (SELECT * FROM stet.records WHERE id = '\\x"+first.ID.String()+"') TO STDOUT (FORMAT binary)"); err != nil {
+	if _, err := conn.PgConn().CopyTo(ctx, &out, "COPY (SELECT "+strings.Join(m.names, ", ")+" FROM stet.records WHERE id = '\\x"+first.ID.String()+"') TO STDOUT (FORMAT binary)"); err != nil {
 		return nil, err
 	}
 	return m, m.read(out.Bytes())

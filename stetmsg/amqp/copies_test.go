@@ -180,8 +180,9 @@ func TestOftenReturnedMessageIsReplacedByACopy(t *testing.T) {
 		}
 	})
 	for f.messages(f.queue) > 0 {
-		time.Sleep(10 * time.Millisecond) // until the receiver has it
+		time.Sleep(10 * time.Millisecond)
 	}
+	time.Sleep(200 * time.Millisecond) // the server has sent it; now the receiver reads it
 	f.stopping = func() { close(release) }
 	stop()
 	m := f.get(f.queue)
