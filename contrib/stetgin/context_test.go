@@ -247,7 +247,7 @@ func TestHandleContext_IsLoud(t *testing.T) {
 	if runs != 1 {
 		t.Errorf("%d runs", runs)
 	}
-	b.WantLog("past this middleware", 1)
+	b.WantLog("around this middleware", 1)
 }
 
 // TestErrorsAnsweredAround_AreLoud: a middleware that answers gin.Context.Error, and is

@@ -117,7 +117,7 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	}
 }
 
-// Rows that no sweep would change, as a service that may insert rows can write them, are due for ever.
+// Rows that no sweep would change, as a service that may insert rows can write them, stay due.
 func TestSweepsSkipRowsThatTheyCannotChange(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
