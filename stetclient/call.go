@@ -102,7 +102,7 @@ func (c *call) do(known stet.Execution) (*http.Response, error) {
 	case c.series.reason != "":
 		return nil, c.failure(c.series.reason, c.got.err)
 	case c.got.err != nil:
-		return nil, c.failure(ReasonFinal, c.got.err)
+		return nil, c.failure(c.finality(), c.got.err)
 	case c.t.o.Journal != nil && redirects(c.got.res):
 		c.series.execution = c.series.earlier // a redirect executes nothing
 		return nil, c.failure(ReasonFinal, errRedirected)
@@ -117,6 +117,14 @@ var errRedirected = errors.New("the service redirects the request, and a Transpo
 // redirects reports whether a response asks for the same request at another URL.
 func redirects(res *http.Response) bool {
 	return res.Header.Get("Location") != "" && (res.StatusCode == http.StatusTemporaryRedirect || res.StatusCode == http.StatusPermanentRedirect)
+}
+
+// finality is the reason of an error that is not retried. A circuit breaker can close again.
+func (c *call) finality() Reason {
+	if _, marked := errors.AsType[*final](c.got.err); marked && c.series.last.Execution == stet.NotExecuted {
+		return ReasonRefused
+	}
+	return ReasonFinal
 }
 
 // failure is the error of the call.
@@ -202,8 +210,12 @@ func (c *call) exchange() Resolution {
 		return v
 	}
 	c.got.err = err
-	if f, ok := errors.AsType[*final](err); ok { // of a circuit breaker, which has sent nothing
-		return Resolution{Execution: f.execution}
+	if e, ok := errors.AsType[resolved](err); ok { // of a circuit breaker, or another Transport
+		v := e.resolution()
+		if v.Execution == stet.NotExecuted && wire.got.Load() {
+			v.Execution = stet.MayHaveExecuted // an attempt before may have sent it
+		}
+		return v
 	}
 	v := classifyError(err)
 	if !wire.untouched() {

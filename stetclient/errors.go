@@ -24,9 +24,9 @@ const (
 	ReasonContext Reason = "context ended"
 	// ReasonFinal: another attempt would get the same error.
 	ReasonFinal Reason = "final error"
-	// ReasonRefused: the last attempt was refused without effect, such as with a 401. That
-	// is no outcome if an earlier attempt may have executed, nor for Resume, because its
-	// credentials may be wrong.
+	// ReasonRefused: the last attempt was refused without effect, by the service, such as with a
+	// 401, or by the RoundTripper, with Final(err, stet.NotExecuted). A 401 is no outcome if
+	// an earlier attempt may have executed, nor for Resume, because its credentials may be wrong.
 	ReasonRefused Reason = "refused without an outcome"
 	// ReasonTruncated: the response broke off while it was read.
 	ReasonTruncated Reason = "response broke off"
@@ -123,6 +123,10 @@ func (e *Error) Unwrap() []error {
 		all = append(all, e.Cause)
 	}
 	return all
+}
+
+func (e *Error) resolution() Resolution {
+	return Resolution{Retry: !e.Reason.final(), Execution: e.Execution, After: e.RetryAfter}
 }
 
 func (e *Error) kind() stet.Kind {

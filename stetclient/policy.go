@@ -167,8 +167,8 @@ func together(a, b stet.Execution) stet.Execution {
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
 // KindInvalid, KindMismatch, KindExpired, KindFailed or KindDamaged, or a *stetclient.Error
-// for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. All others are
-// retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
+// for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. If an *stetclient.Error wraps a
+// marked error, its Reason decides. All others are retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
 // is an *Error that wraps the last error of fn. stet.ExecutionOf is for all attempts together:
 // if the last attempt had no effect, but an earlier one may have had one, it returns "may
 // have executed".
@@ -206,14 +206,11 @@ func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, er
 
 // classifyRetried is the resolution of an error of a function that Retry called.
 func classifyRetried(err error) Resolution {
-	v := Resolution{Retry: true, Execution: stet.ExecutionOf(err)}
-	if f, ok := errors.AsType[*final](err); ok {
-		return Resolution{Execution: f.execution}
+	if e, ok := errors.AsType[resolved](err); ok {
+		return e.resolution()
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		v.After = e.RetryAfter
-		v.Retry = !e.Reason.final()
-	} else if e, ok := errors.AsType[*stet.Error](err); ok {
+	v := Resolution{Retry: true, Execution: stet.ExecutionOf(err)}
+	if e, ok := errors.AsType[*stet.Error](err); ok {
 		v.After = e.RetryAfter
 		switch e.Kind {
 		case stet.KindInvalid, stet.KindMismatch, stet.KindExpired, stet.KindFailed, stet.KindDamaged:
@@ -224,11 +221,20 @@ func classifyRetried(err error) Resolution {
 	return v
 }
 
+// resolved is a mark of Final, or an *Error. The outer one counts: the Execution of an *Error is
+// of all attempts, that of a mark in its Cause is of the last attempt only.
+type resolved interface {
+	error
+	resolution() Resolution
+}
+
 // final marks an error that is not retried.
 type final struct {
 	err       error
 	execution stet.Execution
 }
+
+func (f *final) resolution() Resolution { return Resolution{Execution: f.execution} }
 
 // Error implements error.
 func (f *final) Error() string { return f.err.Error() }
@@ -237,7 +243,9 @@ func (f *final) Error() string { return f.err.Error() }
 func (f *final) Unwrap() error { return f.err }
 
 // Final marks an error of a function that Retry calls, or of the RoundTripper below a Transport, so
-// that no other attempt is made. x says whether the operation was executed. Final(nil, x) is nil.
+// that no other attempt is made. x says whether the operation was executed. If the RoundTripper had
+// a connection for the attempt, a Transport takes stet.NotExecuted for stet.MayHaveExecuted.
+// Final(nil, x) is nil.
 func Final(err error, x stet.Execution) error {
 	if err == nil {
 		return nil

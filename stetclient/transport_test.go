@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -330,21 +331,70 @@ func TestRoundTripperMayBreakItsContract(t *testing.T) {
 	})
 }
 
+// connects is an attempt that had a connection.
+func connects(req *http.Request) {
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
+}
+
 func TestCircuitBreakerBelowEndsTheCall(t *testing.T) {
 	open := errors.New("open")
+	type answers []func(*http.Request) (*http.Response, error)
 	breaks := func(*http.Request) (*http.Response, error) { return nil, stetclient.Final(open, stet.NotExecuted) }
-	for want, answers := range map[stet.Execution][]func(*http.Request) (*http.Response, error){
-		stet.MayHaveExecuted: {status(500), breaks}, stet.NotExecuted: {breaks},
+	late := func(req *http.Request) (*http.Response, error) { connects(req); return breaks(req) }
+	wrong := func(*http.Request) (*http.Response, error) { return nil, stetclient.Final(open, stet.MayHaveExecuted) }
+	for name, c := range map[string]struct {
+		answers answers
+		reason  stetclient.Reason
+		want    stet.Execution
+	}{
+		"first attempt":                        {answers{breaks}, stetclient.ReasonRefused, stet.NotExecuted},
+		"after a 500":                          {answers{status(500), breaks}, stetclient.ReasonRefused, stet.MayHaveExecuted},
+		"within an attempt that was sent once": {answers{late}, stetclient.ReasonFinal, stet.MayHaveExecuted},
+		"may have executed":                    {answers{wrong}, stetclient.ReasonFinal, stet.MayHaveExecuted},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			tr, _ := newClient(t, stetclient.Options{}, answers...)
-			_, _, err := post(t.Context(), t, tr, "x")
-			wantError(t, err, stetclient.ReasonFinal, want)
-			if !errors.Is(err, open) {
-				t.Errorf("%v does not wrap the breaker's error", err)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr, s := newClient(t, stetclient.Options{}, c.answers...)
+				_, _, err := post(t.Context(), t, tr, "x")
+				wantError(t, err, c.reason, c.want)
+				if !errors.Is(err, open) {
+					t.Errorf("%v does not wrap the breaker's error", err)
+				}
+				s.wantAttempts(len(c.answers))
+			})
 		})
 	}
+}
+
+// The breaker's error is about its own attempt only.
+func TestOpenBreakerAfterALostAttemptIsNotNotExecuted(t *testing.T) {
+	breaks := func(*http.Request) (*http.Response, error) {
+		return nil, stetclient.Final(errors.New("open"), stet.NotExecuted)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for name, calls := range map[string]int{"one call": 1, "two calls": 2} {
+			tr, s := newClient(t, stetclient.Options{}, fails(errReset), breaks)
+			_, err := stetclient.Retry(t.Context(), stetclient.Policy{MaxAttempts: calls}, func(ctx context.Context) (int, error) {
+				_, _, err := post(stetclient.WithKey(ctx, "k"), t, tr, "x")
+				return 0, err
+			})
+			wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+			s.wantAttempts(1 + calls)
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		inner, s := newClient(t, stetclient.Options{}, fails(errReset), breaks)
+		outer, err := stetclient.New(inner, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = post(t.Context(), t, outer, "x")
+		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+		s.wantAttempts(3)
+	})
 }
 
 func TestErrorsAndEventsHaveNoKey(t *testing.T) {
