@@ -70,8 +70,11 @@ type Options struct {
 	// References longer than store.MaxLabel are cut, and not found. Default: verifiers are
 	// called for records with a key only.
 	ByRef bool
-	// Select, if set, selects the records to resolve, for example those of one scope: compare
-	// Record.Scope with store.DigestScope. Default: all.
+	// Scope restricts a pass to one scope: store.DigestScope returns its ID. The store filters, so
+	// no record of another scope is read. The zero ID is the default: all scopes.
+	Scope store.ID
+	// Select, if set, selects the records to resolve. It is called with each record that was
+	// read. Default: all.
 	Select func(stet.Status) bool
 	// OlderThan leaves out records that were claimed less than this ago. Default 0.
 	OlderThan time.Duration
@@ -203,7 +206,7 @@ type pass struct {
 
 // browse resolves the records of a state, page by page.
 func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Duration) error {
-	q := store.Query{States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
+	q := store.Query{Scope: p.r.o.Scope, States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
 	for tries := 0; ; {
 		page, err := p.r.store.Browse(ctx, q)
 		if cause := context.Cause(ctx); cause != nil {

@@ -403,12 +403,18 @@ func TestPassReadsOnlySelectedRecords(t *testing.T) {
 		b.unknown("old", "")
 		time.Sleep(time.Hour)
 		b.unknown("young", "")
+		shopOnly := func(st stet.Status) bool {
+			if st.Record.ID == other.ID() {
+				t.Error("the record of another scope was read")
+			}
+			return true
+		}
 		for name, c := range map[string]struct {
 			o    reconcile.Options
 			want int
 		}{
 			"all":          {reconcile.Options{}, 3},
-			"scope":        {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.Scope == store.DigestScope("", "shop") }}, 2},
+			"scope":        {reconcile.Options{Scope: store.DigestScope("", "shop"), Select: shopOnly}, 2},
 			"older":        {reconcile.Options{OlderThan: time.Minute}, 2},
 			"unknown only": {reconcile.Options{UnknownOnly: true}, 3},
 			"select":       {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
