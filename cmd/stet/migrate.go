@@ -66,7 +66,11 @@ func (m *migrate) newUp() *cobra.Command {
 				case show:
 					return m.print(cmd.OutOrStdout(), pending, true)
 				}
-				return db.up(cmd.Context(), cmd.OutOrStdout(), pending)
+				if err := db.up(cmd.Context(), cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is at version %d\n", m.table(), len(steps))
+				return err
 			})
 		},
 	}
@@ -78,11 +82,13 @@ func (m *migrate) newDown() *cobra.Command {
 	var show, yes bool
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Undo the last step; its tables and columns are dropped with their content",
-		Long: `down undoes the last step and drops the tables and columns that it created.
-Undoing step 2 drops accepted operations that have not ended, and messages that
-were not sent. Undoing step 1 drops every record: an operation that has run
-already may run again. Stop all services that use the tables first.`,
+		Short: "Undo the last step",
+		Long: `down undoes the last step. Undoing step 4 loses nothing. Undoing step 3 drops the
+function that emits messages by SQL, and undoing step 2 the functions that begin
+and settle operations by SQL: services that call them stop working, and records
+and their messages stay. Undoing step 1 drops every record, accepted operation
+and unsent message: operations that have run already may run again. Stop all
+services that use the tables first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
@@ -226,17 +232,17 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 	return nil
 }
 
-// downLoses describes the data that undoing a step loses, by its version.
+// downLoses describes the loss when a step is undone, by its version.
 var downLoses = map[int]string{
-	1: ", every record included:\noperations that have run already may run again",
-	2: ":\naccepted operations that have not ended and messages that were not sent are lost",
-	3: ":\nthe names of operations are lost, and queued operations wait under no name",
-	4: ":\nservices that begin and settle operations by SQL stop working; records stay",
+	1: "drops every record, accepted operation and unsent message;\noperations that have run already may run again",
+	2: "drops its functions: services that begin and settle\noperations by SQL stop working; records stay",
+	3: "drops its function: services that emit messages by SQL\nstop working; messages in a record stay",
+	4: "loses nothing",
 }
 
 // confirm asks the operator to type the name of the table that loses its records.
 func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
-	cmd.PrintErrf("Undoing step %d, %s, drops the tables, columns and functions that it created%s.\nType %s to continue: ",
+	cmd.PrintErrf("Undoing step %d, %s, %s.\nType %s to continue: ",
 		step.Version, step.Name, downLoses[step.Version], m.table())
 	return typed(cmd, m.table())
 }

@@ -48,20 +48,12 @@ func openDatabase(ctx context.Context, url string, o postgres.Options) (*databas
 	return &database{pool, o, version}, nil
 }
 
-// up applies the steps that are pending.
-func (d *database) up(ctx context.Context, w io.Writer, pending []postgres.Migration) error {
+// up applies the missing steps. Another migrator may apply some of them at the same time.
+func (d *database) up(ctx context.Context, w io.Writer) error {
 	stop := progress(w, func() string { return "a table is in use by a long transaction, or large; trying for 3 minutes" })
 	err := postgres.Migrate(ctx, d.pool, d.options)
 	stop()
-	if err != nil {
-		return explain(err)
-	}
-	for _, step := range pending {
-		if _, err := fmt.Fprintf(w, "applied step %d, %s\n", step.Version, step.Name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return explain(err)
 }
 
 // down undoes the last step.
