@@ -3,6 +3,7 @@ package stettest
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -22,7 +23,10 @@ func Cases(t *testing.T, file string, run func(t *testing.T, input string) strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	cases := strings.Split("\n"+string(text), "\n-- ")
+	cases, err := split(string(text))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
 	for i, c := range cases[1:] {
 		name, body, _ := strings.Cut(c, "\n")
 		body, want, _ := strings.Cut("\n"+body, "\n=> ")
@@ -43,6 +47,15 @@ func Cases(t *testing.T, file string, run func(t *testing.T, input string) strin
 			t.Fatal(err)
 		}
 	}
+}
+
+// split returns the text before the first case, and the cases.
+func split(text string) ([]string, error) {
+	cases := strings.Split("\n"+text, "\n-- ")
+	if n := len(cases) - 1; n < 2 {
+		return nil, fmt.Errorf("%d cases; a table has at least 2, and each begins with a line \"-- NAME\"", n)
+	}
+	return cases, nil
 }
 
 // Options runs the cases of a file, whose inputs are options as JSON with durations in
