@@ -90,7 +90,7 @@ reconcile: services ## Resolve 100,000 unknown records by four reconcilers at a 
 crashtest-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
-SEEDS_OF = | xargs -P $$(nproc) -I{} $(GO) test ./simulate -count 1 -timeout 0 -run Seeds -seeds 50000 -from {}
+SEEDS_OF = | xargs -P $$(nproc) -I{} $(GO) test ./simulate -count 1 -timeout 0 -v -run Seeds -seeds 50000 -from {}
 
 simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
 	cd $(PROOF) && seq 0 50000 950000 $(SEEDS_OF)
