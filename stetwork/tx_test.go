@@ -3,6 +3,7 @@ package stetwork_test
 import (
 	"context"
 	"database/sql"
+	"net/http"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/test/stettest"
+	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -66,6 +68,29 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 	}
 	if n := shipments(t, s); n != 1 {
 		t.Errorf("%d rows of one operation", n)
+	}
+}
+
+func TestHandleOutcomeCanStoreAResponseInATransaction(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	te := stettest.TxEngine(b.engine, s)
+	var ran atomic.Int64
+	must(t, stetwork.HandleOutcome(b.worker, "ship", true, func(ctx context.Context, run *stet.Lease) (stet.Outcome, error) {
+		return stet.Outcome{}, te.Finish(ctx, run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+			must(t, insert(ctx, tx, parcel{Book: "Emma"}))
+			if ran.Add(1) == 1 {
+				return stet.Outcome{}, errBroken
+			}
+			return stethttp.Outcome(http.StatusBadGateway, http.Header{}, []byte("no carrier"))
+		})
+	}))
+	b.runs()
+	st := b.await(b.accept("ship", "Emma"), store.Completed, store.Failed, store.Unknown)
+	if st.Record.State != store.Failed || st.Outcome.Status != http.StatusBadGateway || string(st.Outcome.Body) != "no carrier" {
+		t.Errorf("%v, %d, %q", st.Record.State, st.Outcome.Status, st.Outcome.Body)
+	}
+	if n := shipments(t, s); n != 1 || ran.Load() != 2 {
+		t.Errorf("%d rows of %d runs", n, ran.Load())
 	}
 }
 
