@@ -274,7 +274,7 @@ func TestDownDropsRecordsOnlyOnceItIsConfirmed(t *testing.T) {
 	wantVersion(t, pool, postgres.Options{}, 0)
 }
 
-func TestDownSaysWhatEachStepLoses(t *testing.T) {
+func TestDownReportsTheLossOfEachStep(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
 	for i, want := range []string{
