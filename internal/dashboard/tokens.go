@@ -29,7 +29,7 @@ func (t Token) String() string { return fmt.Sprintf("token %q (secret not shown)
 // GoString is String.
 func (t Token) GoString() string { return t.String() }
 
-// DefaultTokenName is the name of a token without one in the audit.
+// DefaultTokenName is the name, in the audit, of a single token that is configured by its secret alone.
 const DefaultTokenName = "the admin token"
 
 // CheckTokens returns why tokens cannot be Options.Tokens, or nil. No secret is in the
