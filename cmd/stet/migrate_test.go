@@ -151,7 +151,7 @@ func TestMigratorsAtOneTimeAgree(t *testing.T) {
 					return
 				}
 				var out bytes.Buffer
-				if status := run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out); status != exitOK {
+				if status := run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out); status != exitOK || !strings.HasPrefix(out.String(), "stet.records is at version 4") {
 					t.Errorf("up: %d, %s", status, out.String())
 				}
 			})
