@@ -48,6 +48,8 @@ class Asyncpg:
 
 
 class _Transaction:
+    lasts = True
+
     def __init__(self, connection: Any, transaction: Any, stack: AsyncExitStack) -> None:
         self.handle, self._transaction, self._stack = connection, transaction, stack
         self._committed = False

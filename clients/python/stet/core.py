@@ -17,7 +17,7 @@ from .key import KeyFlaw, parse_key
 from .options import Options
 from .record import Operation
 from .run import RETRY_AFTER, Alone, Begun, Run, body_allowed, kept
-from .sql import UNSETTLED, Database, DatabaseError, Statements, Transaction, answered, unsettled
+from .sql import UNSETTLED, Autocommit, Database, DatabaseError, Statements, Transaction, answered, number, unsettled
 
 MAX_SCOPE = 1024
 MAX_HELD = 16 << 20  # bytes of a response that is held until the commit
@@ -98,13 +98,14 @@ class Guard:
             return self.problem(problems.CODING_NOT_ACCEPTABLE)
         return _of_origin(answer, headers)
 
-    async def begin(self, operation: Operation) -> Run | Answer:
+    async def begin(self, operation: Operation, raw: bool = False) -> Run | Answer:
+        """Begins the operation in a transaction of its own: by stet_begin_raw if raw, otherwise as the mode says."""
         transaction = await self.open()
         if isinstance(transaction, Answer):
             return transaction
         keep, owner = False, os.urandom(16)
         try:
-            begun = await self.ask(transaction, operation, owner)
+            begun = await self.ask(transaction, operation, owner, raw)
             keep = begun.action == "run"
         except DatabaseError as error:
             return self.not_begun(error)
@@ -119,11 +120,14 @@ class Guard:
         """Ends a transaction that has begun nothing."""
         await transaction.close()
 
-    async def ask(self, transaction: Transaction, operation: Operation, owner: bytes) -> Begun:
-        """Begins the operation, or reads its record."""
+    async def ask(self, transaction: Transaction, operation: Operation, owner: bytes, raw: bool = False) -> Begun:
+        """Begins the operation, or reads its record. Only by stet_begin_raw, if raw, does "run" prove that no other transaction has
+        committed an outcome: the plain statement reads before it has the lock."""
         o, row = operation, None
-        if self.options.mode == "statements":
+        if self.options.mode == "statements" and not raw:
             row = await transaction.row(self.sql.enter, (o.fingerprint, o.run_lock, o.print_lock, o.print, o.id))
+            if row[0] == "run":
+                await self.check_lasting(transaction, row[-1])
         if row is None or row[0] is None:
             row = await self.begin_raw(transaction, o, owner)
         action, fence, state, status, content_type, head, body, xid = row
@@ -136,6 +140,11 @@ class Guard:
                 known, content_type = json.loads(text or "{}"), content_type or media
             headers = known
         return Begun(action, fence or 0, state or "", status, content_type, headers, bytes(body or b""), xid)
+
+    async def check_lasting(self, transaction: Transaction, xid: int) -> None:
+        """Raises a DatabaseError if the transaction with this number has ended with its statement."""
+        if not transaction.lasts and await transaction.row(number, ()) != (xid,):
+            raise DatabaseError(Autocommit())
 
     async def begin_raw(self, transaction: Transaction, o: Operation, owner: bytes) -> tuple[Any, ...]:
         return *await transaction.row(self.sql.begin, (o.id, o.scope, o.fingerprint, owner, o.run_lock, o.print_lock, o.print,
@@ -162,6 +171,8 @@ class Guard:
         schema = self.options.schema
         if error.sqlstate in ("3F000", "42883"):  # no such schema, no such function
             return f". Run: stet migrate up --store-schema {schema}, as the owner of the database"
+        if unsettled(error):
+            return ". The connection commits each statement (autocommit, such as isolation_level=\"AUTOCOMMIT\" of SQLAlchemy): give stet one that does not"
         if error.sqlstate == "42501":
             functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin_raw", "settle_raw", "settle"))
             grants = f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from .answer import PROBLEM_BASE
 
+_CENTURY = timedelta(days=36525)
 _OF_THE_SIDECAR = ("strict", "max_body", "canonical", "namespace", "class_", "patience", "mode")
 
 
@@ -30,9 +31,10 @@ class Options:
     canonical: Callable[[bytes], bytes] | None = None
     """canonical_json(): the fingerprint ignores the order of members and white space in JSON bodies."""
     result: timedelta = timedelta(hours=24)
-    """How long a response is replayed."""
+    """How long a response is replayed: positive, at most 100 years."""
     tombstone: timedelta | None = None
-    """How long the key is stored and prevents a second run. None: 30 days, or result if that is longer."""
+    """How long the key is stored and prevents a second run. None: 30 days, or result if that is longer.
+    Not shorter than result, at most 100 years."""
     namespace: str = ""
     """The Namespace of Go's stet.Options, if a Go service shares the keys."""
     class_: str = ""
@@ -59,6 +61,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.mode not in ("functions", "statements"):
             raise TypeError(f"stet: the option mode is {self.mode!r}: it must be \"functions\" or \"statements\"")
+        for name, span in (("result", self.result), ("tombstone", self.tombstone)):
+            if span is not None and not timedelta(0) < span <= _CENTURY:
+                raise ValueError(f"stet: the option {name} is {span}: it must be positive and at most 100 years")
+        if self.tombstone is not None and self.tombstone < self.result:
+            raise ValueError(f"stet: the option tombstone is {self.tombstone}, shorter than result, {self.result}: the operation would run again while "
+                             "its response is still replayed")
         for field in fields(self):
             if self.sidecar and field.name in _OF_THE_SIDECAR and getattr(self, field.name) != field.default:
                 raise TypeError(f"stet: behind the sidecar there is no option {field.name}: the sidecar begins the operation, and stet.yaml configures that")

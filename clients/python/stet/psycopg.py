@@ -7,13 +7,13 @@ import inspect
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
-from datetime import timedelta
 from typing import Any
 
+from psycopg import AsyncCursor, Cursor, Pipeline
+from psycopg.errors import PipelineAborted
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from .sql import ConnectionInTransaction, DatabaseError, refused
-
+from .sql import ConnectionInTransaction, DatabaseError, Misused, refused
 
 
 class _Marks:
@@ -47,31 +47,42 @@ class Psycopg(_Marks):
 
 
 class _Blocking:
+    lasts = True
+
     def __init__(self, connection: Any, stack: ExitStack) -> None:
         self.handle, self._stack = connection, stack
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            with self.handle.cursor(row_factory=_as_tuple) as cursor:
+            with Cursor(self.handle, row_factory=_as_tuple) as cursor:
                 return tuple(cursor.execute(sql, arguments).fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
 
     async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
-        in_pipeline = _in_pipeline(self.handle)
-        if in_pipeline:
+        _check_blocks(self.handle)
+        two_trips = _two_trips(self.handle)
+        if two_trips:
             await self.row(sql, arguments)
         try:
-            if in_pipeline:
+            if two_trips:
                 self.handle.commit()
             else:
-                self.handle.execute(_with_commit(sql, arguments), prepare=False)
+                with self.handle.pipeline(), Cursor(self.handle, row_factory=_as_tuple) as cursor:
+                    cursor.execute(sql, arguments)
+                    cursor.execute("COMMIT", prepare=False)
         except Exception as error:
-            raise refused(error) from None
+            raise refused(_first(error)) from None
 
     async def close(self) -> None:
         with suppress(Exception), self._stack:  # it receives an error of rollback, and commits nothing
-            self.handle.rollback()
+            if not _nested(self.handle):
+                self.handle.rollback()
+                return
+            try:
+                self.handle.execute("ROLLBACK")
+            finally:
+                self.handle.close()  # or the end of the block would be in the transaction of the next request
 
 
 class AsyncPsycopg(_Marks):
@@ -101,33 +112,44 @@ class AsyncPsycopg(_Marks):
 
 
 class _Async:
+    lasts = True
+
     def __init__(self, connection: Any, stack: AsyncExitStack) -> None:
         self.handle, self._stack = connection, stack
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            async with self.handle.cursor(row_factory=_as_tuple) as cursor:
+            async with AsyncCursor(self.handle, row_factory=_as_tuple) as cursor:
                 await cursor.execute(sql, arguments)
                 return tuple(await cursor.fetchone())
         except Exception as error:
             raise DatabaseError(error) from None
 
     async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:
-        in_pipeline = _in_pipeline(self.handle)
-        if in_pipeline:
+        _check_blocks(self.handle)
+        two_trips = _two_trips(self.handle)
+        if two_trips:
             await self.row(sql, arguments)
         try:
-            if in_pipeline:
+            if two_trips:
                 await self.handle.commit()
             else:
-                await self.handle.execute(_with_commit(sql, arguments), prepare=False)
+                async with self.handle.pipeline(), AsyncCursor(self.handle, row_factory=_as_tuple) as cursor:
+                    await cursor.execute(sql, arguments)
+                    await cursor.execute("COMMIT", prepare=False)
         except Exception as error:
-            raise refused(error) from None
+            raise refused(_first(error)) from None
 
     async def close(self) -> None:
         with suppress(Exception):
             async with self._stack:  # it receives an error of rollback, and commits nothing
-                await self.handle.rollback()
+                if not _nested(self.handle):
+                    await self.handle.rollback()
+                    return
+                try:
+                    await self.handle.execute("ROLLBACK")
+                finally:
+                    await self.handle.close()  # or the end of the block would be in the transaction of the next request
 
 
 def _check(connection: Any) -> None:
@@ -140,26 +162,23 @@ def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
     return tuple
 
 
-def _in_pipeline(connection: Any) -> bool:
-    """Reports whether the handler has left the connection in pipeline mode, which has no simple queries."""
-    return bool(connection.info.pipeline_status != PipelineStatus.OFF)
+def _two_trips(connection: Any) -> bool:
+    """Reports whether a statement and COMMIT cannot be one pipeline: the handler has left one open, or libpq is older than 14."""
+    return connection.info.pipeline_status != PipelineStatus.OFF or not Pipeline.is_supported()
 
 
-def _with_commit(sql: str, arguments: tuple[Any, ...]) -> str:
-    """A statement and COMMIT as one simple query, which is one round trip. If the statement fails, PostgreSQL does not run the COMMIT."""
-    return sql % tuple(map(_literal, arguments)) + "; COMMIT"
+def _nested(connection: Any) -> bool:
+    """Reports whether a block of connection.transaction() is open. Its end would release a savepoint, later, in the next transaction."""
+    return bool(getattr(connection, "_num_transactions", 0))
 
 
-def _literal(value: Any) -> str:
-    """A value in SQL, for each client_encoding and each setting of standard_conforming_strings."""
-    match value:
-        case None:
-            return "NULL"
-        case bytes():
-            return f"pg_catalog.decode('{value.hex()}', 'hex')"
-        case str():
-            return f"pg_catalog.convert_from(pg_catalog.decode('{value.encode().hex()}', 'hex'), 'UTF8')"
-        case timedelta():
-            return f"'{value.total_seconds():f} seconds'"
-        case _:
-            return str(value)  # bool, int, float
+def _check_blocks(connection: Any) -> None:
+    if _nested(connection):
+        raise Misused("stet: a block of transaction() was still open when the response was complete; nothing was committed: end it before that")
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error of the statement because of which a later one of its pipeline was not run."""
+    while isinstance(error, PipelineAborted) and error.__context__:
+        error = error.__context__
+    return error

@@ -14,7 +14,7 @@ from .answer import Answer
 from .fingerprint import Fields
 from .handle import Handle, log
 from .record import Claim, Operation, Outcome
-from .sql import DatabaseError, Transaction, answered, number
+from .sql import DatabaseError, Misused, Transaction, answered, number
 
 if TYPE_CHECKING:
     from .core import Guard
@@ -23,6 +23,7 @@ RETRY_AFTER = 1
 ENDED = "stet: the handler has ended the transaction that it was given; use a savepoint instead"
 
 _PAUSES = (0.02, 0.5)  # seconds between queries about an unacknowledged commit: the first, and the longest
+_FATE = 1.0  # seconds for which a transaction can be in progress after its connection was released
 
 _NEVER_STORED = {"date", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "content-type",
                  "idempotent-replayed", "preference-applied"}
@@ -127,6 +128,9 @@ class Run:
         """Returns the response if stet has committed nothing."""
         if await self.committed():
             return self.guard.problem(problems.NOT_SETTLED)
+        if isinstance(error, Misused):
+            log.error("%s: %s", error, self.name)
+            raise error
         if self.xid and error.sqlstate == "22012":  # of a statement that must run in the transaction that has begun
             log.error("a handler has ended the transaction that it was given, by ROLLBACK, which is not its to end; nothing was settled, and a retry runs again: %s", self.name)
             raise RuntimeError(ENDED)
@@ -142,27 +146,40 @@ class Run:
         try:
             if await self._fate(self.xid) != "committed":
                 return False
-            log.error("a handler has committed the transaction that it was given: its writes are committed, and a retry receives a failure so that it does not run again")
-            again = await self.again()
-            if isinstance(again, Run):
-                await again.settle(self.guard.problem(problems.NOT_SETTLED))
+            log.error("a handler has committed the transaction that it was given, which is not its to end: its writes are committed, without an outcome")
+            await self._fail()
             return True
         except Exception as error:
             log.error("it could not be read whether a handler has committed its transaction: %s", type(error).__name__)
             return False
 
+    async def _fail(self) -> None:
+        """Stores a failure for an operation whose handler has committed."""
+        try:
+            again = await self.again()
+            failure = self.guard.problem(problems.NOT_SETTLED)
+            if isinstance(again, Run) and await again.settle(failure) is failure:
+                log.error("a failure was stored: a retry receives it and does not run again")
+                return
+            why = f"the answer was {again.status}" if isinstance(again, Answer) else "it was not settled"
+        except Exception as error:
+            why = type(error).__name__
+        log.error("no failure was stored (%s): a retry can run again", why)
+
     async def _fate(self, xid: int) -> str:
-        """The state of a transaction whose connection was released: committed or aborted."""
-        end = time.monotonic() + self.guard.options.patience
-        while True:
-            transaction = await self.guard.database.begin()
-            try:
+        """The state of a transaction whose connection was released. "in progress" is one that its server has not ended yet: it receives
+        no COMMIT any more."""
+        end, pause = time.monotonic() + _FATE, _PAUSES[0]
+        transaction = await self.guard.database.begin()
+        try:
+            while True:
                 (state,) = await transaction.row(self.guard.sql.status, (xid,))
-            finally:
-                await transaction.close()
-            if state != "in progress" or time.monotonic() >= end:
-                return str(state)
-            await self.guard.database.pause(_PAUSES[0])
+                if state != "in progress" or time.monotonic() >= end:
+                    return str(state)
+                await self.guard.database.pause(pause)
+                pause = min(2 * pause, _PAUSES[1])
+        finally:
+            await transaction.close()
 
     async def again(self) -> Run | Answer:
         """Begins the operation in another transaction."""
@@ -248,7 +265,7 @@ class Alone(Run):
         return await super().settle(answer)
 
     async def again(self) -> Run | Answer:
-        return await self.guard.begin(self._operation)
+        return await self.guard.begin(self._operation, raw=True)
 
     async def unsettled(self, error: DatabaseError) -> Answer:
         if error.sqlstate == "ST002":
@@ -292,7 +309,7 @@ class Alone(Run):
         except Exception:
             return None
         try:
-            return await self.guard.ask(transaction, self._operation, os.urandom(16))
+            return await self.guard.ask(transaction, self._operation, os.urandom(16), raw=True)
         except DatabaseError:
             return None
         finally:

@@ -47,6 +47,7 @@ async def _begin(guard: Guard, claim: Claim) -> Run | Answer:
     began = False
     try:
         row = await transaction.row(number, ())
+        await guard.check_lasting(transaction, row[0])
         began = True
     except DatabaseError as error:
         return guard.not_begun(error)

@@ -28,6 +28,9 @@ class Transaction(Protocol):
     handle: Any
     """The connection or session of the handler."""
 
+    lasts: bool
+    """The driver says that the transaction lasts until its commit. False if each statement is committed, or the driver does not say."""
+
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the only row of a statement. Failures are a DatabaseError."""
         ...
@@ -63,6 +66,20 @@ class DatabaseError(Exception):
         self.constraint = constraint(error)
         original = getattr(error, "orig", None) or error
         super().__init__(f"{type(original).__name__} {self.sqlstate} {UNSETTLED if unsettled(error) else _said(original)}".strip())
+
+
+class Misused(DatabaseError):
+    """A handler has left the transaction in a state that cannot be committed. Nothing was committed."""
+
+    def __init__(self, text: str) -> None:
+        self.sqlstate = self.constraint = ""
+        Exception.__init__(self, text)
+
+
+class Autocommit(Exception):
+    """Each statement of the connection is a commit of its own: what PostgreSQL says to stet_begin_raw on such a connection."""
+
+    sqlstate, constraint_name = "23503", "stet_unsettled"
 
 
 class ConnectionInTransaction(Exception):

@@ -29,6 +29,11 @@ def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
     return {f"a{n}": argument for n, argument in enumerate(arguments, 1)}
 
 
+def _lasts(connection: Any) -> bool:
+    """Reports whether the driver of a Connection says that it does not commit each statement."""
+    return getattr(connection.connection, "autocommit", None) is False
+
+
 class SQLAlchemy(_Marks):
     """Sessions, or connections: sessionmaker(engine), or engine.connect (in 1.4 of an engine with future=True).
 
@@ -43,17 +48,17 @@ class SQLAlchemy(_Marks):
     async def begin(self) -> _Blocking:
         with ExitStack() as stack:
             session = stack.enter_context(self._session())
-            if isinstance(session, Session):  # which would wait for its pool later, in the thread that ends transactions
-                session.connection()
-            return _Blocking(session, stack.pop_all())
+            # A Session would wait for its pool later, in the thread that ends transactions.
+            lasts = _lasts(session.connection() if isinstance(session, Session) else session)
+            return _Blocking(session, stack.pop_all(), lasts)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
 class _Blocking:
-    def __init__(self, session: Any, stack: ExitStack) -> None:
-        self.handle, self._stack = session, stack
+    def __init__(self, session: Any, stack: ExitStack, lasts: bool) -> None:
+        self.handle, self._stack, self.lasts = session, stack, lasts
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
@@ -87,17 +92,16 @@ class AsyncSQLAlchemy(_Marks):
     async def begin(self) -> _Async:
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(self._session())
-            if isinstance(session, AsyncSession):
-                await session.connection()
-            return _Async(session, stack.pop_all())
+            connection = await session.connection() if isinstance(session, AsyncSession) else session
+            return _Async(session, stack.pop_all(), _lasts(connection.sync_connection))
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class _Async:
-    def __init__(self, session: Any, stack: AsyncExitStack) -> None:
-        self.handle, self._stack = session, stack
+    def __init__(self, session: Any, stack: AsyncExitStack, lasts: bool) -> None:
+        self.handle, self._stack, self.lasts = session, stack, lasts
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:

@@ -61,7 +61,7 @@ class Threaded:
 
 class _Transaction:
     def __init__(self, transaction: Transaction, threads: ThreadPoolExecutor) -> None:
-        self.handle, self.plain, self._threads = transaction.handle, transaction, threads
+        self.handle, self.lasts, self.plain, self._threads = transaction.handle, transaction.lasts, transaction, threads
 
     async def _do(self, work: Coroutine[Any, Any, T]) -> T:
         # Waits for work that has begun: a connection must not be used twice at a time.

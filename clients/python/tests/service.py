@@ -166,14 +166,20 @@ def statements(do: str, amount: int, mark: str):
     yield INSERT.format(mark), (amount,)
     if do == "wait":
         yield f"SELECT 1 FROM pg_advisory_xact_lock({WAIT})", ()
-    if do in ("commit", "rollback"):
-        yield do.upper(), ()
+    if do.partition(" ")[0] in ("commit", "rollback"):
+        yield do.partition(" ")[0].upper(), ()
+
+
+def bare(tx, do: str):
+    """The connection that is behind the handle, for a handler that ends the transaction by it, or by a cursor."""
+    return object.__getattribute__(tx, "_stet")[0] if do.endswith("by the connection") else tx
 
 
 def psycopg(connect, fetched=lambda cursor: cursor.fetchone() if cursor.description else None):
     from stet.psycopg import Psycopg
 
     def write(tx, do, amount):
+        tx = bare(tx, do)
         if do == "swallow":
             try:
                 tx.execute("SELECT 1/0")
@@ -191,6 +197,7 @@ def psycopg_async(connect):
         return await cursor.fetchone() if cursor.description else None
 
     async def write(tx, do, amount):
+        tx = bare(tx, do)
         if do == "swallow":
             try:
                 await tx.execute("SELECT 1/0")
@@ -206,6 +213,7 @@ def asyncpg():
     from stet.asyncpg import Asyncpg
 
     async def write(tx, do, amount):
+        tx = bare(tx, do)
         if do == "swallow":
             try:
                 await tx.execute("SELECT 1/0")
@@ -226,6 +234,7 @@ def sqlalchemy():
     from stet.sqlalchemy import SQLAlchemy
 
     def write(tx, do, amount):
+        tx = bare(tx, do)
         if do == "swallow":
             try:
                 tx.execute(text("SELECT 1/0"))
@@ -244,6 +253,7 @@ def sqlalchemy_async():
     from stet.sqlalchemy import AsyncSQLAlchemy
 
     async def write(tx, do, amount):
+        tx = bare(tx, do)
         if do == "swallow":
             try:
                 await tx.execute(text("SELECT 1/0"))

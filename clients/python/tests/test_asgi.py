@@ -44,6 +44,8 @@ class Database:
 
 
 class Transaction:
+    lasts = True
+
     def __init__(self, database: Database) -> None:
         self.database, self.handle = database, "handle"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import unittest
+from datetime import timedelta
 
+from psycopg.sql import SQL
+from sqlalchemy import text
 from stet import canonical_json, fingerprint, request_fingerprint
 from stet import record
 from stet.core import Guard, kept, label
@@ -13,6 +16,7 @@ from stet.flask import Idempotent
 from stet.psycopg import Psycopg
 from stet.answer import Answer
 from stet.options import Options
+from stet.handle import ends
 from stet.key import KeyFlaw, parse_key
 from stet.sql import DatabaseError, answered
 
@@ -95,6 +99,26 @@ class Sidecars(unittest.TestCase):
         for sidecar, scope in ((True, print), (False, None)):
             with self.assertRaisesRegex(TypeError, "scope function"):
                 Idempotent(Psycopg(print), scope, sidecar=sidecar)
+
+
+class Spans(unittest.TestCase):
+    def test_times_are_positive_and_a_tombstone_is_not_shorter_than_a_result(self) -> None:
+        day = timedelta(days=1)
+        for result, tombstone in ((day, timedelta(seconds=1)), (timedelta(0), None), (-day, None), (day, timedelta(0)), (36526 * day, None), (day, 36526 * day)):
+            with self.assertRaisesRegex(ValueError, "the option (result|tombstone) is"):
+                Options(result=result, tombstone=tombstone)
+        for result, tombstone in ((day, day), (36525 * day, None), (day, None)):
+            Options(result=result, tombstone=tombstone)
+
+
+class Statements(unittest.TestCase):
+    def test_statements_that_end_a_transaction_are_known_by_their_first_word(self) -> None:
+        for sql in ("COMMIT", "commit;", " ; ;end", "End Transaction", "abort", "ROLLBACK", "rollback work", "ROLLBACK AND CHAIN", "/* a /* b */ c */ commit",
+                    "-- a\nCOMMIT", "prepare transaction 'x'", "PREPARE/**/TRANSACTION 'x'", b"COMMIT", SQL("COMMIT"), text("COMMIT"), "ROLLBACK/**/", "COMMIT--"):
+            self.assertTrue(ends(sql), sql)
+        for sql in ("", ";", "/* COMMIT", "-- COMMIT", "/*/**/ COMMIT", "SELECT 'COMMIT'", "ROLLBACK TO a", "rollback work to savepoint a", "ROLLBACK /**/ TO a", "RELEASE a", "SAVEPOINT a",
+                    "BEGIN", "ENDED", "PREPARE a AS SELECT 1", None, 7, SQL("SELECT 1"), text("SELECT 1")):
+            self.assertFalse(ends(sql), sql)
 
 
 class Keys(unittest.TestCase):

@@ -130,14 +130,25 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), self.key()
-        first, again = service.pay(key, amount, "commit"), service.pay(key, amount)
+        first, again = service.pay(key, amount, "commit by the connection"), service.pay(key, amount)
         if MODE == "functions":  # PostgreSQL refuses the COMMIT
             self.assertEqual((first.status, again.status, again.replayed, self.ledger.paid(amount)), (500, 201, False, 1), first)
             self.assertIn("a handler has tried to commit the transaction that it was given", service.end())
         else:
             self.assertEqual((first.status, first.problem), (500, "not-settled"))
             self.assertEqual((again.same(), again.replayed, self.ledger.paid(amount)), (first.same(), True, 1))
-            self.assertIn("a handler has committed the transaction that it was given", service.end())
+            said = service.end()
+            self.assertIn("a handler has committed the transaction that it was given", said)
+            self.assertIn("a failure was stored", said)
+
+    def test_a_statement_that_ends_the_transaction_is_refused(self: ServiceTest) -> None:
+        service = Service(self.flavour)
+        self.addCleanup(service.end)
+        for do in ("commit", "rollback"):
+            amount, key = self.amount(), self.key() + do
+            self.assertEqual((service.pay(key, amount, do).status, self.ledger.paid(amount)), (500, 0), do)
+            self.assertEqual((service.pay(key, amount).status, self.ledger.paid(amount)), (201, 1), do)
+        self.assertIn("a handler does not end its transaction", service.end())
 
     def test_a_refusal_is_stored_and_a_raised_one_has_its_writes_undone(self: ServiceTest) -> None:
         for do, status, paid in (("refuse", 402, 1), ("abort", 404, 0)):
@@ -151,7 +162,7 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), self.key()
-        self.assertEqual((service.pay(key, amount, "rollback").status, self.ledger.paid(amount)), (500, 0))
+        self.assertEqual((service.pay(key, amount, "rollback by the connection").status, self.ledger.paid(amount)), (500, 0))
         self.assertIn("a handler has ended the transaction that it was given", service.end())
         self.assertEqual(self.service.pay(key, amount).status, 201)
 
@@ -222,7 +233,7 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), "secret-key"
-        for do in ("raise", "swallow", "commit", ""):
+        for do in ("raise", "swallow", "commit by the connection", ""):
             service.pay(key, amount, do, account="secret-account")
         settles, begins = ("EXECUTE ON FUNCTION stet.stet_settle_raw", "EXECUTE ON FUNCTION stet.stet_begin_raw") if MODE == "functions" \
             else ("INSERT ON stet.records", "SELECT ON stet.records")

@@ -149,6 +149,79 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(getattr(replay, "body", None), b"paid")
             self.assertEqual([b - a for a, b in zip(seen, seen[1:])], [2, 1, 3], f"{name}: BEGIN and begin, outcome with COMMIT, replay with BEGIN and ROLLBACK")
 
+    async def test_a_settle_that_fails_is_its_error_and_its_commit_is_not_run(self) -> None:
+        waiting = await psycopg.AsyncConnection.connect(database_url("shop"))
+        plain = psycopg.connect(database_url("shop"))
+        self.addCleanup(plain.close)
+        self.addAsyncCleanup(waiting.close)
+        for n, database in enumerate((Psycopg(lambda: contextlib.nullcontext(plain)), AsyncPsycopg(lambda: contextlib.nullcontext(waiting)))):
+            for _ in range(12):  # also once the statements are prepared
+                _, run = await self.begin(database, f"fails{n}")
+                assert isinstance(run, Run), run
+                done = run.transaction.handle.execute(INSERT % (8500 + n))
+                if inspect.isawaitable(done):
+                    await done
+                with self.assertRaises(DatabaseError) as failed:
+                    await run.transaction.commit("SELECT 1 / CAST(%s AS integer)", (0,))
+                self.assertEqual(failed.exception.sqlstate, "22012")
+                await run.transaction.close()
+            self.assertEqual(self.ledger.paid(8500 + n), 0)
+
+    async def test_the_statements_of_a_commit_have_no_values_in_their_text(self) -> None:
+        """The server logs the text of a statement that fails, and shows it in pg_stat_activity."""
+        self.ledger.connection.execute("CREATE TABLE IF NOT EXISTS spied (said text); GRANT INSERT ON spied TO shop; "
+                                       "CREATE OR REPLACE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS "
+                                       "'BEGIN INSERT INTO public.spied VALUES (current_query()); RETURN NULL; END'; "
+                                       "CREATE OR REPLACE TRIGGER spy AFTER INSERT OR UPDATE ON stet.records FOR EACH ROW EXECUTE FUNCTION spy()")
+        self.addCleanup(self.ledger.connection.execute, "DROP TRIGGER spy ON stet.records")
+        for n, database in enumerate((Psycopg(lambda: psycopg.connect(database_url("shop"), cursor_factory=psycopg.ClientCursor)),
+                                      AsyncPsycopg(lambda: psycopg.AsyncConnection.connect(database_url("shop"), cursor_factory=psycopg.AsyncClientCursor)))):
+            _, run = await self.begin(database, f"secret{n}")
+            assert isinstance(run, Run)
+            await run.finish(Answer(201, [], b"the secret"))
+            said = [row[0] for row in self.ledger.connection.execute("SELECT said FROM spied")]
+            self.assertTrue(said)
+            for text_ in said:
+                for secret in (b"the secret".hex(), "the secret", run.claim.id.hex(), run.claim.owner.hex()):
+                    self.assertNotIn(secret, text_)
+
+    async def test_a_block_that_is_still_open_is_rolled_back_and_its_connection_closed(self) -> None:
+        plain = psycopg.connect(database_url("shop"))
+        waiting = await psycopg.AsyncConnection.connect(database_url("shop"))
+
+        @contextlib.asynccontextmanager
+        async def both(block: Any) -> Any:
+            if hasattr(block, "__aenter__"):
+                async with block:
+                    yield
+            else:
+                with block:
+                    yield
+
+        for n, (database, connection) in enumerate(((Psycopg(lambda: contextlib.nullcontext(plain)), plain), (AsyncPsycopg(lambda: contextlib.nullcontext(waiting)), waiting))):
+            for end in ("finish", "undo"):
+                if end == "undo":
+                    connection = psycopg.connect(database_url("shop")) if n == 0 else await psycopg.AsyncConnection.connect(database_url("shop"))
+                    database = (Psycopg, AsyncPsycopg)[n](lambda: contextlib.nullcontext(connection))
+                _, run = await self.begin(database, f"block{n}{end}")
+                assert isinstance(run, Run), run
+                handle = run.handle()
+                with contextlib.suppress(psycopg.OperationalError):
+                    async with both(handle.transaction()):
+                        done = run.transaction.handle.execute(INSERT % (8600 + n))
+                        if inspect.isawaitable(done):
+                            await done
+                        if end == "finish":
+                            with self.assertRaisesRegex(DatabaseError, "still open"):
+                                await run.finish(Answer(201, [], b"paid"))
+                        else:
+                            await run.undo()
+                self.assertTrue(connection.closed, end)
+                self.assertEqual(self.ledger.paid(8600 + n), 0)
+                _, run = await self.begin(Psycopg(lambda: psycopg.connect(database_url("shop"))), f"block{n}{end}")
+                self.assertIsInstance(run, Run, "rolled back, and free")
+                await run.undo()
+
     async def test_a_pipeline_that_a_handler_has_left_open_is_committed(self) -> None:
         connection = await psycopg.AsyncConnection.connect(database_url("shop"))
         self.addAsyncCleanup(connection.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
 import unittest
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +23,8 @@ from stet.core import Guard
 from stet.emit import blocking, waiting
 from stet.options import Options
 from stet.psycopg import AsyncPsycopg, Psycopg
-from stet.run import Run
+from stet.run import Alone, Run
+from stet.sidecar import begin
 from stet.sql import UNSETTLED, DatabaseError
 from stet.sqlalchemy import AsyncSQLAlchemy, SQLAlchemy
 from support import Ledger, database_url
@@ -66,7 +68,7 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
                 handle: Any = run.handle()
 
                 async def do(sql: str) -> None:
-                    done = handle.execute(statement(sql))
+                    done = run.transaction.handle.execute(statement(sql))  # around the handle, which refuses COMMIT
                     if inspect.isawaitable(done):
                         await done
 
@@ -176,7 +178,7 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
                     return "again"
                 await tx.execute(INSERT % (9900 + n))
                 try:
-                    await tx.execute("COMMIT")
+                    await tx.cursor().execute("COMMIT")
                 except psycopg.errors.ForeignKeyViolation:
                     pass
                 entered.set()
@@ -213,6 +215,102 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
             got = await second.finish(PAID)
             self.assertEqual((got.body, self.ledger.paid(self.amount)), (b"the first", 0), driver)
 
+    async def test_a_statement_that_ends_the_transaction_is_refused_and_nothing_has_ended(self) -> None:
+        for sql in ("COMMIT", ";; /* a /* b */ */ -- c\n end", "Rollback", "ABORT", "PREPARE TRANSACTION 'a'"):
+            async def body(run: Run, do: Do, handle: Any) -> None:
+                statement = text if "sqlalchemy" in type(run.guard.database).__module__ else str
+                for name in ("execute", "executemany", "fetch", "fetchrow", "fetchval", "scalar"):
+                    if hasattr(handle, name):
+                        with self.assertRaisesRegex(RuntimeError, "does not end its transaction"):
+                            getattr(handle, name)(statement(sql))
+                await do("SAVEPOINT a")
+                done = handle.execute(statement("ROLLBACK TO a"))
+                if inspect.isawaitable(done):
+                    await done
+                await run.finish(PAID)
+
+            await self.check(f"refused {sql}", body, 1)
+
+    async def test_savepoints_of_the_drivers_are_allowed(self) -> None:
+        async def body(run: Run, do: Do, handle: Any) -> None:
+            block = handle.begin_nested() if hasattr(handle, "begin_nested") else handle.transaction()
+            if hasattr(block, "__aenter__"):
+                async with block:
+                    await do("SELECT 1")
+            else:
+                with block:
+                    await do("SELECT 1")
+            await run.finish(PAID)
+
+        await self.check("savepoints", body, 1)
+
+    async def test_an_engine_that_commits_each_statement_is_refused_before_the_handler(self) -> None:
+        plain = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"), isolation_level="AUTOCOMMIT")
+        self.addCleanup(plain.dispose)
+        waiting = create_async_engine(database_url("shop").replace("postgres://", "postgresql+asyncpg://").partition("?")[0], isolation_level="AUTOCOMMIT")
+        self.addAsyncCleanup(waiting.dispose)
+        for n, database in enumerate((SQLAlchemy(sessionmaker(plain)), SQLAlchemy(plain.execution_options(isolation_level="AUTOCOMMIT").connect),
+                                      AsyncSQLAlchemy(sessionmaker(waiting, class_=AsyncSession)), AsyncSQLAlchemy(waiting.connect))):
+            with self.subTest(n), self.assertLogs("stet", "ERROR") as logs:
+                got = await Guard(database, Options(mode=MODE)).start("acct_1", f"autocommit-{n}", "", "POST", b"/", [], b"")
+                self.assertEqual((getattr(got, "status", None), b"misconfigured" in getattr(got, "body", b"")), (500, True))
+                self.assertIn(UNSETTLED, logs.output[0])
+                self.assertIn("AUTOCOMMIT", logs.output[0])
+                sidecar = await begin(Guard(database, Options(sidecar=True)), "c1." + 64 * "0" + "." + 32 * "0" + "." + 16 * "1")
+                self.assertEqual(getattr(sidecar, "status", None), 500, "behind the sidecar")
+
+    async def test_a_failure_that_was_not_stored_is_not_said_to_be(self) -> None:
+        if MODE != "statements":
+            return
+        guard = Guard(Psycopg(functools.partial(psycopg.connect, database_url("shop"))), Options(mode=MODE))
+        run = await guard.start("acct_1", "no failure", "", "POST", b"/", [], b"")
+        assert isinstance(run, Run)
+        run.handle()
+        run.transaction.handle.execute("COMMIT")
+        self.ledger.connection.execute("REVOKE EXECUTE ON FUNCTION stet.stet_settle_raw FROM shop")
+        try:
+            with self.assertLogs("stet", "ERROR") as logs:
+                await run.undo()
+        finally:
+            self.ledger.connection.execute("GRANT EXECUTE ON FUNCTION stet.stet_settle_raw TO shop")
+        self.assertIn("no failure was stored", logs.output[-1])
+        self.assertNotIn("does not run again", "".join(logs.output))
+
+    async def test_a_transaction_that_its_server_still_runs_is_asked_about_on_one_connection(self) -> None:
+        if MODE != "statements":
+            return
+        connects = []
+
+        async def connect() -> Any:
+            connects.append(1)
+            return await psycopg.AsyncConnection.connect(database_url("shop"))
+
+        guard = Guard(AsyncPsycopg(connect), Options(mode=MODE))
+        run = await guard.start("acct_1", "slow", "", "POST", b"/", [], b"")
+        assert isinstance(run, Run)
+        work = asyncio.ensure_future(run.handle().execute("SELECT pg_sleep(6)"))
+        await asyncio.sleep(0.2)
+        work.cancel()
+        await asyncio.wait([work])
+        begun = time.monotonic()
+        await run.undo()
+        self.assertLess(time.monotonic() - begun, 3)
+        self.assertEqual(len(connects), 2)
+
+    async def test_an_unacknowledged_commit_is_read_with_its_lock(self) -> None:
+        """A read that begins before the commit, and takes the lock after it, must not say that nothing was executed."""
+        if MODE != "statements":
+            return
+        guard = Guard(Psycopg(functools.partial(psycopg.connect, database_url("shop"))), Options(mode=MODE))
+        run = await guard.start("acct_1", "race", "", "POST", b"/", [], b"")
+        assert isinstance(run, Alone)
+        plain = guard.sql.enter
+        guard.sql.enter = "SELECT 1/0"
+        look = await run._look()
+        self.assertEqual(look and look.action, "in_flight")
+        guard.sql.enter = plain
+        await run.undo()
+
     async def test_a_refused_commit_is_explained(self) -> None:
         if MODE != "functions":
             return
@@ -220,7 +318,7 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
             guard = Guard(database, Options())
             run = await guard.start("acct_1", "explained-" + driver, "", "POST", b"/", [], b"")
             assert isinstance(run, Run)
-            handle: Any = run.handle()
+            handle: Any = run.transaction.handle
             with self.subTest(driver), self.assertLogs("stet", "ERROR") as logs:
                 try:
                     done = handle.execute(statement("COMMIT"))
