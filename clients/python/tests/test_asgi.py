@@ -399,7 +399,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
 class OneConnection:
     """A blocking database with a pool of one connection."""
 
-    blocking = True
+    blocking = lasts = True
 
     def __init__(self) -> None:
         self.pool, self.began = threading.Semaphore(1), threading.Event()

@@ -11,7 +11,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Database:
-    blocking = True
+    blocking = lasts = True
 
     def __init__(self) -> None:
         self.done: list[str] = []
