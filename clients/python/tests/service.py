@@ -166,13 +166,13 @@ def statements(do: str, amount: int, mark: str):
     yield INSERT.format(mark), (amount,)
     if do == "wait":
         yield f"SELECT 1 FROM pg_advisory_xact_lock({WAIT})", ()
-    if do.partition(" ")[0] in ("commit", "rollback"):
-        yield do.partition(" ")[0].upper(), ()
+    if do.partition("-")[0] in ("commit", "rollback"):
+        yield do.partition("-")[0].upper(), ()
 
 
 def bare(tx, do: str):
     """The connection that is behind the handle, for a handler that ends the transaction by it, or by a cursor."""
-    return object.__getattribute__(tx, "_stet")[0] if do.endswith("by the connection") else tx
+    return object.__getattribute__(tx, "_stet")[0] if do.endswith("-by-connection") else tx
 
 
 def psycopg(connect, fetched=lambda cursor: cursor.fetchone() if cursor.description else None):

@@ -130,7 +130,7 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), self.key()
-        first, again = service.pay(key, amount, "commit by the connection"), service.pay(key, amount)
+        first, again = service.pay(key, amount, "commit-by-connection"), service.pay(key, amount)
         if MODE == "functions":  # PostgreSQL refuses the COMMIT
             self.assertEqual((first.status, again.status, again.replayed, self.ledger.paid(amount)), (500, 201, False, 1), first)
             self.assertIn("a handler has tried to commit the transaction that it was given", service.end())
@@ -162,7 +162,7 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), self.key()
-        self.assertEqual((service.pay(key, amount, "rollback by the connection").status, self.ledger.paid(amount)), (500, 0))
+        self.assertEqual((service.pay(key, amount, "rollback-by-connection").status, self.ledger.paid(amount)), (500, 0))
         self.assertIn("a handler has ended the transaction that it was given", service.end())
         self.assertEqual(self.service.pay(key, amount).status, 201)
 
@@ -233,7 +233,7 @@ class Promises:
         service = Service(self.flavour)
         self.addCleanup(service.end)
         amount, key = self.amount(), "secret-key"
-        for do in ("raise", "swallow", "commit by the connection", ""):
+        for do in ("raise", "swallow", "commit-by-connection", ""):
             service.pay(key, amount, do, account="secret-account")
         settles, begins = ("EXECUTE ON FUNCTION stet.stet_settle_raw", "EXECUTE ON FUNCTION stet.stet_begin_raw") if MODE == "functions" \
             else ("INSERT ON stet.records", "SELECT ON stet.records")

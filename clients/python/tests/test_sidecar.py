@@ -69,7 +69,7 @@ class Promises:
 
     def test_failed_request_is_rolled_back_and_runs_again(self: SidecarTest) -> None:
         for do, status, problem in (("fail", 503, "not-executed"), ("raise", 503, "not-executed"), ("swallow", 503, "not-executed"),
-                                    ("rollback by the connection", 503, "not-executed"), ("forbid", 403, "")):
+                                    ("rollback-by-connection", 503, "not-executed"), ("forbid", 403, "")):
             with self.subTest(do):
                 amount, key = self.amount(), self.key() + do
                 got = self.sidecar.pay(key, amount, do)
@@ -81,7 +81,7 @@ class Promises:
         service = self.settling()
         sidecar = self.another(service)
         amount, key = self.amount(), self.key()
-        first, again = sidecar.pay(key, amount, "commit by the connection"), sidecar.pay(key, amount, "commit by the connection")
+        first, again = sidecar.pay(key, amount, "commit-by-connection"), sidecar.pay(key, amount, "commit-by-connection")
         self.assertEqual((first.status, first.problem), (500, "not-settled"))
         self.assertEqual((again.status, again.body, again.values("Idempotent-Replayed")), (500, first.body, ["true"]))
         self.assertEqual(self.ledger.paid(amount), 1)

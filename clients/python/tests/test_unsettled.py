@@ -259,7 +259,7 @@ class Unsettled(unittest.IsolatedAsyncioTestCase):
                 sidecar = await begin(Guard(database, Options(sidecar=True)), "c1." + 64 * "0" + "." + 32 * "0" + "." + 16 * "1")
                 self.assertEqual(getattr(sidecar, "status", None), 500, "behind the sidecar")
 
-    async def test_a_failure_that_was_not_stored_is_not_said_to_be(self) -> None:
+    async def test_a_failure_that_could_not_be_stored_is_logged_as_such(self) -> None:
         if MODE != "statements":
             return
         guard = Guard(Psycopg(functools.partial(psycopg.connect, database_url("shop"))), Options(mode=MODE))
