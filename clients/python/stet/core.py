@@ -172,7 +172,7 @@ class Guard:
         if error.sqlstate in ("3F000", "42883"):  # no such schema, no such function
             return f". Run: stet migrate up --store-schema {schema}, as the owner of the database"
         if error.sqlstate == "23503" and error.constraint.endswith("_unsettled"):
-            return ". The connection commits each statement (autocommit, such as isolation_level=\"AUTOCOMMIT\" of SQLAlchemy): give stet one that does not"
+            return ". The connection commits each statement (autocommit, such as isolation_level=\"AUTOCOMMIT\" of SQLAlchemy): give stet a connection with transactions"
         if error.sqlstate == "42501":
             functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin_raw", "settle_raw", "settle"))
             grants = f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"

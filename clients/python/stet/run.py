@@ -167,8 +167,8 @@ class Run:
         log.error("no failure was stored (%s): a retry can run again", why)
 
     async def _fate(self, xid: int) -> str:
-        """The state of a transaction whose connection was released. "in progress" is one that its server has not ended yet: it receives
-        no COMMIT any more."""
+        """The state of a transaction whose connection was released. If it is "in progress", its server has not ended it yet, and
+        it receives no COMMIT any more."""
         end, pause = time.monotonic() + _FATE, _PAUSES[0]
         transaction = await self.guard.database.begin()
         try:
