@@ -250,6 +250,15 @@ func TestRawFunctionsRefuseWrongArguments(t *testing.T) {
 			}
 		}
 	}
+	for n := range 2 { // the right beginning, and the wrong length
+		args := rawBegin(s, opOf("k", ""))
+		whole := args[n].([]byte)
+		for _, bad := range [][]byte{whole[:31], append(whole[:32:32], 0)} {
+			args[n] = bad
+			_, err := s.Pool().Exec(t.Context(), sqlBeginRaw, args...)
+			wantCode(t, fmt.Sprintf("argument %d with %d bytes", n+1, len(bad)), err, "ST001")
+		}
+	}
 	settled := mustClaim(t, s, request("settled")).Claim()
 	mustSettle(t, s, settled, "x")
 	forged, foreign, old := mine, mine, mine
