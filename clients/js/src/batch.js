@@ -1,5 +1,7 @@
 // Statements that node-postgres sends in one trip.
 
+import { sha256 } from './fingerprint.js';
+
 const prepared = new WeakMap(); // by client: the names of its prepared statements; null if it has none
 
 /**
@@ -14,8 +16,9 @@ export async function prepares(client) {
 
 const names = new Map(); // of prepared statements, by their texts
 
+// nameOf depends on the text only: another copy of this package may use the same connection.
 function nameOf(text) {
-  const name = names.get(text) ?? `stet_${names.size}`;
+  const name = names.get(text) ?? `stet_${sha256(Buffer.from(text)).toString('hex', 0, 8)}`;
   names.set(text, name);
   return name;
 }

@@ -35,8 +35,9 @@ function nested(tx, verb, text) {
 // single has the server refuse a text of several statements, such as SELECT 1; COMMIT.
 function single([query, ...rest]) {
   if (typeof query === 'string') return [{ text: query, queryMode: 'extended' }, ...rest];
-  if (typeof query?.submit === 'function' || query?.values?.length > 0) return [query, ...rest];
-  return [{ ...query, queryMode: 'extended' }, ...rest];
+  if (!query || typeof query.submit === 'function') return [query, ...rest];
+  const { text, name, values, rowMode, types } = query; // they may be getters
+  return [{ ...query, text, name, values, rowMode, types, queryMode: 'extended' }, ...rest];
 }
 
 function refuse(args, message) {
@@ -57,7 +58,7 @@ function query(tx, args) {
   }
   const [, verb] = typeof text === 'string' ? control.exec(start(text)) ?? [] : [];
   if (verb === undefined) {
-    const sent = tx.connection.query(...(tx.direct ? single(args) : args));
+    const sent = tx.connection.query(...(tx.single ? single(args) : args));
     return typeof sent?.catch === 'function' ? sent.catch((error) => { throw explained(tx.options, error); }) : sent;
   }
   const instead = nested(tx, verb, text);

@@ -56,7 +56,8 @@ class Transaction {
   finished = false; // by a statement of the handler's
   emitted = false;
   writing; // a promise
-  direct = false; // no row was written before the handler: only this package keeps the transaction from being committed
+  direct = false; // there is no row yet: only this package keeps the transaction from being committed
+  single = false; // a text has one statement: a savepoint that is rolled back may remove a row of write
   depth = 0; // of savepoints that stand for transactions of the handler's
 
   constructor(options, operation, connection) {
@@ -99,7 +100,7 @@ class Transaction {
     if (row[0] === null) return this.ask([]);
     const [, fence, xid] = /^(\d+) (\d+)$/.exec(row[0]) ?? [];
     if (xid === undefined) return this.begun(row);
-    this.direct = true;
+    this.direct = this.single = true;
     this.xid = xid;
     this.claim = { id, owner: newOwner(), fence };
     return this.begun(['run', fence, ...row.slice(2)]);
@@ -139,7 +140,6 @@ class Transaction {
     const { action } = await this.ask([]);
     if (action !== 'run') throw new Error(`stet: the operation cannot be begun in its own transaction: ${action}`);
     this.direct = false;
-    this.xid = undefined;
   }
 
   // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"
@@ -171,7 +171,7 @@ class Transaction {
   async rollback() {
     this.open = false;
     if (this.connection === undefined) return;
-    if (this.direct || (this.xid !== undefined && this.finished)) return this.ended().catch(() => {});
+    if (this.xid !== undefined) return this.ended().catch(() => {});
     const done = await within(commitTimeout, this.connection.query('ROLLBACK')).then(() => true, () => false);
     this.release(!done);
   }
@@ -250,7 +250,7 @@ class Transaction {
   }
 
   /**
-   * Settles after the handler has ended the transaction itself. Without a row of begin, PostgreSQL cannot refuse
+   * Settles if the handler has ended the transaction itself. Without a row of begin, PostgreSQL cannot refuse
    * its COMMIT. If it has committed, a failure is stored, so that a retry does not run again. It always throws.
    */
   async ended() {
@@ -261,7 +261,7 @@ class Transaction {
       if (rows[0].ended === 'committed') {
         this.late = new Error('stet: the handler has committed its transaction: its writes are committed, and a retry receives a failure so that it does not run again');
         options.log(this.late.message);
-        await this.storeFailure(connection);
+        await this.storeFailure();
       }
       this.late ??= new Error('stet: the handler has rolled back its transaction; nothing was settled, and a retry runs again');
     } catch (error) {
@@ -272,13 +272,15 @@ class Transaction {
     throw this.late;
   }
 
-  // storeFailure settles, in a transaction of its own, an operation that the handler has committed.
-  async storeFailure(connection) {
+  // storeFailure settles, in a transaction of its own, an operation that the handler has committed. Without the sidecar it
+  // begins again, on a connection of a pool that may have no other.
+  async storeFailure() {
     const { headers: { 'Content-Type': contentType, ...fields }, ...response } = problem('not-settled', { base: this.options.problemBase });
     const headers = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, [value]]));
     const failure = outcomeOf({ ...response, headers, contentType }, Infinity);
     this.xid = undefined;
-    if (!this.direct) return within(commitTimeout, send(connection, [this.settlement(failure)]).done);
+    if (this.operation.claim !== undefined) return within(commitTimeout, send(this.connection, [this.settlement(failure)]).done);
+    this.release(false);
     const { action, tx } = await begin(this.options, this.operation, 'functions');
     if (action === 'run') await tx.commit(failure);
   }
@@ -288,7 +290,7 @@ class Transaction {
   async lookUp() {
     const until = Date.now() + commitTimeout;
     for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
-      const begun = begin(this.options, this.operation);
+      const begun = begin(this.options, this.operation, 'functions'); // look() reads before it locks
       try {
         const row = await within(Math.max(until - Date.now(), 1), begun);
         if (row.action === 'run') {

@@ -51,6 +51,8 @@ export function claimParts(text) {
 
 const left = new Set(['Connection', 'Content-Length', 'Date', 'Keep-Alive', 'Te', 'Trailer', 'Transfer-Encoding', 'Upgrade']);
 const maxFields = 4096;
+const wrong = (message) => Object.assign(new RangeError(`stet: ${message}`), { code: 'ST001' });
+const control = /[\0-\x08\x0a-\x1f\x7f-\x9f]/;
 
 /** Header fields (lists of values by name) in their stored form: the bytes that stet_fields makes; null if there are none. */
 export function head(headers) {
@@ -59,11 +61,12 @@ export function head(headers) {
   for (const [name, values] of Object.entries(headers)) {
     const canonical = name.toLowerCase().replace(/(^|-)[a-z]/g, (letter) => letter.toUpperCase());
     if (canonical.startsWith('Proxy-') || left.has(canonical)) continue;
+    if (values.some((value) => control.test(value))) throw wrong(`the header field ${canonical} has a control character`);
     fields.push([canonical, values]);
     n += 1 + values.length;
   }
   if (n === 0) return null;
-  if (n > maxFields) throw Object.assign(new RangeError(`stet: the response has more than ${maxFields} header fields and values`), { code: 'ST001' });
+  if (n > maxFields) throw wrong(`the response has more than ${maxFields} header fields and values`);
   fields.sort(([a], [b]) => a.length - b.length || (a < b ? -1 : 1)); // as jsonb sorts them
   const list = (values) => values.map((value) => JSON.stringify(value)).join(', ');
   return Buffer.from(`\x03{${fields.map(([name, values]) => `${JSON.stringify(name)}: [${list(values)}]`).join(', ')}}`);

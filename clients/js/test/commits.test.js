@@ -6,6 +6,8 @@ import { after, test } from 'node:test';
 import { sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import { Kysely, PostgresDialect, sql as kyselySQL } from 'kysely';
+import pg from 'pg';
+import { emit } from '@stet-go/stet';
 import { mode, start } from './service.js';
 import { charges, closeDatabase, outcomes, post } from './support.js';
 
@@ -20,6 +22,13 @@ const submitted = (text) => (client) => new Promise((resolve, reject) => {
   client.query({ ...raw(text), handleReadyForQuery: resolve, handleError: reject });
 });
 const kysely = (client) => new Kysely({ dialect: new PostgresDialect({ pool: { connect: async () => client, end: async () => {} } }) });
+
+// An emit whose row a savepoint has removed.
+const undone = async (client) => {
+  await client.query('BEGIN');
+  await emit(client, { to: 'payments' });
+  await client.query('ROLLBACK');
+};
 
 const write = 'INSERT INTO charges (key, amount) VALUES ';
 const endings = {
@@ -37,12 +46,25 @@ const endings = {
     await client.query('SELECT 1; COMMIT');
     await client.query(`${write} ($1, 1)`, [key]);
   },
+  'several statements, values, and no values': (client) => client.query({ text: 'SELECT 1; COMMIT', values: [1] }, []),
+  'several statements, after an emit': async (client) => {
+    await undone(client);
+    await client.query('SELECT 1; COMMIT');
+  },
   'a block': (client) => client.query('DO $$ BEGIN COMMIT; END $$'),
   'drizzle': (client) => drizzle(client).execute(sql`COMMIT`),
   'drizzle, several statements': (client) => drizzle(client).execute(sql.raw('SELECT 1; COMMIT')),
   'kysely': (client) => kyselySQL`COMMIT`.execute(kysely(client)),
   'a query class': submitted('COMMIT'),
   'a query class, and another transaction': submitted('SELECT 1; COMMIT; BEGIN'),
+  'a query class, after an emit': async (client) => {
+    await undone(client);
+    await submitted('COMMIT')(client);
+  },
+  'a query class, after an emit, and another transaction': async (client) => {
+    await undone(client);
+    await submitted('SELECT 1; COMMIT; BEGIN')(client);
+  },
   'a release': (client) => client.release(true),
   'a failed statement': (client) => client.query('SELECT 1 / 0'),
   'a constraint at COMMIT': (client) => client.query('SET CONSTRAINTS ALL IMMEDIATE'),
@@ -67,6 +89,46 @@ for (const [name, end] of Object.entries(endings)) for (const then of ['responds
     }
   });
 }
+
+test('a COMMIT of a query class is settled on a pool with one connection', { timeout: 15_000 }, async (t) => {
+  const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
+  t.after(() => pool.end());
+  const service = await start('express', async ({ key, client, reply }) => {
+    await client.query(`${write} ($1, 42)`, [key]);
+    await submitted('COMMIT')(client).catch(() => {});
+    reply(201, {}, 'paid');
+  }, { pool });
+  t.after(service.stop);
+  const key = randomUUID();
+  for (const replayed of [undefined, mode === 'functions' ? undefined : ['true']]) {
+    const got = await post(service.url, { key });
+    assert.deepEqual([got.status, got.headers['idempotent-replayed'], await charges(key)], [500, replayed, mode === 'functions' ? 0 : 1], got.text);
+  }
+});
+
+// As SQLStatement of sql-template-strings, and Sql of sql-template-tag.
+class Template {
+  #strings;
+  constructor(strings, ...values) {
+    this.#strings = strings;
+    this.values = values;
+  }
+
+  get text() { return this.#strings.reduce((text, more, i) => `${text}$${i}${more}`); }
+}
+
+test('a text that is a getter is sent', async (t) => {
+  const tag = (strings, ...values) => new Template(strings, ...values);
+  const service = await start('express', async ({ key, client, reply }) => {
+    await client.query(tag`INSERT INTO charges (key, amount) VALUES (${key}, 42)`);
+    const { rows } = await client.query(tag`SELECT 7 AS n`);
+    reply(201, {}, String(rows[0].n));
+  });
+  t.after(service.stop);
+  const key = randomUUID();
+  const got = await post(service.url, { key });
+  assert.deepEqual([got.status, got.text, await charges(key)], [201, '7', 1]);
+});
 
 if (mode === 'functions') test('the error of a COMMIT without an outcome names the reason', async (t) => {
   let error;

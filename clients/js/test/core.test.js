@@ -29,6 +29,8 @@ test('stored header fields equal those of SQL', () => {
     assert.equal(head(fields)?.toString('hex') ?? null, v.head);
   }
   assert.throws(() => head({ vary: Array(4096).fill('a') }), /more than 4096/);
+  for (const flaw of ['\x00', '\x08', '\n', '\x1f', '\x7f', '\x80', '\x9f']) assert.throws(() => head({ 'x-name': ['a', `b${flaw}c`] }), /X-Name has a control character/);
+  assert.equal(head({ 'x-name': ['\t \xa0\xff'] }).toString('utf8', 1), '{"X-Name": ["\\t \xa0\xff"]}');
 });
 
 test('a claim that is parsed and written again is unchanged', () => {

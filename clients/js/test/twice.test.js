@@ -8,6 +8,7 @@ import fastify from 'fastify';
 import pg from 'pg';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { prepares, send } from '../node_modules/@stet-go/stet/src/batch.js';
 import { commits, mode } from './service.js';
 import { charges, closeDatabase, post } from './support.js';
 
@@ -104,6 +105,62 @@ test('a COMMIT that cannot be read, because no connection is free, is outcome-un
   const key = randomUUID();
   const got = await post(url, { key });
   assert.deepEqual([got.status, got.type, got.problem?.execution, await charges(key)], [504, 'outcome-unknown', 'may have executed', 1]);
+});
+
+// late is a pool whose first COMMIT gets no answer. It arrives while the record is read, between the statement's snapshot and its end.
+const late = (pool) => {
+  let commit;
+  return {
+    async connect() {
+      const client = await pool.connect();
+      const { query, release } = client;
+      client.query = (what, ...more) => {
+        if (commit === undefined && commits(what)) {
+          commit = () => query.call(client, what);
+          client.release = () => {}; // the server does not notice yet
+          [what.sent, what.done] = [true, Promise.reject(new Error('the connection broke'))];
+          return what;
+        }
+        const reading = commit !== undefined && what.statements?.find(({ text }) => text.includes('stet_begin_raw') || text.includes('pg_try_advisory_xact_lock'));
+        if (reading) {
+          reading.text = reading.text.replace('(SELECT 1) one', '(SELECT 1 FROM pg_catalog.pg_sleep(0.5)) one');
+          const arrives = commit;
+          commit = () => {};
+          setTimeout(() => { arrives(); release.call(lost); }, 150);
+        }
+        return query.call(client, what, ...more);
+      };
+      const lost = client;
+      return client;
+    },
+  };
+};
+
+test('a COMMIT that arrives while the record is read is found', { timeout: 60_000 }, async (t) => {
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    await write(req, client);
+    res.status(201).json({});
+  })), { pool: late });
+  const key = randomUUID();
+  for (const replayed of [undefined, ['true']]) {
+    const got = await post(url, { key });
+    assert.deepEqual([got.status, got.headers['idempotent-replayed'], await charges(key)], [201, replayed, 1], got.text);
+  }
+});
+
+test('two copies of the package prepare their own statements on one connection', async (t) => {
+  const copy = await import('../node_modules/@stet-go/stet/src/batch.js?copy');
+  const client = new pg.Client(process.env.STET_DATABASE);
+  await client.connect();
+  t.after(() => client.end());
+  await prepares(client);
+  await copy.prepares(client);
+  for (let i = 0; i < 2; i++) {
+    for (const [of, text] of [[send, 'a'], [copy.send, 'b'], [send, 'a'], [copy.send, 'c']]) {
+      const { rows } = await of(client, [{ text: `SELECT '${text}' || $1`, values: ['!'] }]).done;
+      assert.deepEqual(rows, [[`${text}!`]]);
+    }
+  }
 });
 
 test('a statement that the handler has left running does not hold its key permanently', { timeout: 60_000 }, async (t) => {
