@@ -109,28 +109,26 @@ test('a COMMIT that cannot be read, because no connection is free, is outcome-un
 
 // late is a pool whose first COMMIT gets no answer. It arrives while the record is read, between the statement's snapshot and its end.
 const late = (pool) => {
-  let commit;
+  let arrives;
   return {
     async connect() {
       const client = await pool.connect();
-      const { query, release } = client;
+      const { query } = pg.Client.prototype, { release } = client;
       client.query = (what, ...more) => {
-        if (commit === undefined && commits(what)) {
-          commit = () => query.call(client, what);
-          client.release = () => {}; // the server does not notice yet
+        if (arrives === undefined && commits(what)) {
+          client.release = () => {}; // the server does not notice that the connection broke
+          arrives = () => { query.call(client, what); release.call(client); };
           [what.sent, what.done] = [true, Promise.reject(new Error('the connection broke'))];
           return what;
         }
-        const reading = commit !== undefined && what.statements?.find(({ text }) => text.includes('stet_begin_raw') || text.includes('pg_try_advisory_xact_lock'));
+        const reading = arrives && what.statements?.find(({ text }) => text.includes('stet_begin_raw') || text.includes('pg_try_advisory_xact_lock'));
         if (reading) {
           reading.text = reading.text.replace('(SELECT 1) one', '(SELECT 1 FROM pg_catalog.pg_sleep(0.5)) one');
-          const arrives = commit;
-          commit = () => {};
-          setTimeout(() => { arrives(); release.call(lost); }, 150);
+          setTimeout(arrives, 150);
+          arrives = null;
         }
         return query.call(client, what, ...more);
       };
-      const lost = client;
       return client;
     },
   };
