@@ -108,13 +108,12 @@ test('a COMMIT of a query class is settled on a pool with one connection', { tim
 
 // As SQLStatement of sql-template-strings, and Sql of sql-template-tag.
 class Template {
-  #strings;
   constructor(strings, ...values) {
-    this.#strings = strings;
+    this.strings = strings;
     this.values = values;
   }
 
-  get text() { return this.#strings.reduce((text, more, i) => `${text}$${i}${more}`); }
+  get text() { return this.strings.reduce((text, more, i) => `${text}$${i}${more}`); }
 }
 
 test('a text that is a getter is sent', async (t) => {

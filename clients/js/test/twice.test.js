@@ -8,7 +8,6 @@ import fastify from 'fastify';
 import pg from 'pg';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
-import { prepares, send } from '../node_modules/@stet-go/stet/src/batch.js';
 import { commits, mode } from './service.js';
 import { charges, closeDatabase, post } from './support.js';
 
@@ -147,15 +146,14 @@ test('a COMMIT that arrives while the record is read is found', { timeout: 60_00
 });
 
 test('two copies of the package prepare their own statements on one connection', async (t) => {
-  const copy = await import('../node_modules/@stet-go/stet/src/batch.js?copy');
+  const [one, other] = [await import('../node_modules/@stet-go/stet/src/batch.js?1'), await import('../node_modules/@stet-go/stet/src/batch.js?2')];
   const client = new pg.Client(process.env.STET_DATABASE);
   await client.connect();
   t.after(() => client.end());
-  await prepares(client);
-  await copy.prepares(client);
+  for (const { prepares } of [one, other]) await prepares(client);
   for (let i = 0; i < 2; i++) {
-    for (const [of, text] of [[send, 'a'], [copy.send, 'b'], [send, 'a'], [copy.send, 'c']]) {
-      const { rows } = await of(client, [{ text: `SELECT '${text}' || $1`, values: ['!'] }]).done;
+    for (const [{ send }, text] of [[one, 'a'], [other, 'b'], [one, 'a'], [other, 'c']]) {
+      const { rows } = await send(client, [{ text: `SELECT '${text}' || $1`, values: ['!'] }]).done;
       assert.deepEqual(rows, [[`${text}!`]]);
     }
   }
