@@ -46,8 +46,8 @@ func (r *row) record() store.Record {
 	return rec
 }
 
-// standing is the record as the rules see it: without a state if it does not exist or is forgotten.
-func (r *row) standing() store.Record {
+// known is the record as the rules see it: without a state if it does not exist or is forgotten.
+func (r *row) known() store.Record {
 	if r == nil || r.forgotten() {
 		return store.Record{}
 	}
@@ -59,7 +59,7 @@ func onClaim(req *store.ClaimRequest, r *row) (store.Record, rules.Change, error
 	if r != nil && r.damage != nil {
 		return store.Record{ID: req.ID}, rules.None, r.damage
 	}
-	rec := r.standing()
+	rec := r.known()
 	change, err := rules.OnClaim(rec, *req)
 	rec.ID = req.ID
 	return rec, change, err
@@ -104,9 +104,9 @@ func onEnding(e *ending, r *row) (rules.Change, error) {
 	case r != nil && r.damage != nil:
 		return rules.None, r.damage
 	case e.release:
-		return rules.OnRelease(r.standing(), e.claim)
+		return rules.OnRelease(r.known(), e.claim)
 	case r == nil:
 		return rules.None, store.ErrFenced
 	}
-	return rules.OnSettle(r.standing(), e.claim, e.out, r.now)
+	return rules.OnSettle(r.known(), e.claim, e.out, r.now)
 }

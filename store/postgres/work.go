@@ -173,7 +173,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 		if r == nil {
 			return store.Record{}, store.ErrFenced
 		}
-		switch next, err := rules.OnCancel(r.standing(), c, out, r.now); {
+		switch next, err := rules.OnCancel(r.known(), c, out, r.now); {
 		case err != nil:
 			return store.Record{}, err
 		case next == rules.None || next == rules.RequestCancel && r.Cancelling:

@@ -77,7 +77,7 @@ func (s *Store) acceptIn(ctx context.Context, q txQuery, w write) (store.Record,
 				err = s.ensureReplicated(ctx, r, req.Owner) // nothing is written by which the caller's commit would
 			}
 			return rec, err
-		case next == rules.MarkUnknown: // by itself, whatever becomes of the transaction
+		case next == rules.MarkUnknown: // in a transaction of its own
 			rec, ok, err := s.change(ctx, &w, r, next)
 			if err != nil {
 				return fail(err)

@@ -149,7 +149,7 @@ func randomHistories(f *fixture, steps *rapid.Generator[[]step]) {
 		}
 	}
 	if told < (tried+1)/2 {
-		f.Errorf("%d of %d histories came to nothing, because calls took too long beside Harness.Unit (%v): make it longer",
+		f.Errorf("%d of %d histories were not judged, because calls took too long beside Harness.Unit (%v): make it longer",
 			tried-told, tried, f.unit)
 	}
 }

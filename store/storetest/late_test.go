@@ -49,11 +49,11 @@ const nextClaim = "the next claim marks an expired claim unknown"
 
 func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 	const name = "a query knows how old a record is"
-	for left, want := range map[int]int{0: 0, 4: 1, 400: 2} { // how many tries came to nothing
+	for left, want := range map[int]int{0: 0, 4: 1, 400: 2} { // how many tries were not judged
 		synctest.Test(t, func(t *testing.T) {
 			rec := observe(t, claimCalled(t, name), onRealClock("", left))
 			if n := strings.Count(rec.Text(), "says nothing of the store"); n != want {
-				t.Errorf("with %d slow calls, %d tries came to nothing; want %d:\n%s", left, n, want, rec.Text())
+				t.Errorf("with %d slow calls, %d tries were not judged; want %d:\n%s", left, n, want, rec.Text())
 			}
 			if rec.Failed() != (left == 400) {
 				t.Errorf("with %d slow calls, it failed: %v; a slow machine must be reported:\n%s", left, rec.Failed(), rec.Text())
@@ -67,7 +67,7 @@ func TestBrokenStoreIsFoundOnASlowMachine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rec := observe(t, claimCalled(t, nextClaim), onRealClock("runs expired claims again", left))
 			if n := strings.Count(rec.Text(), "says nothing of the store"); !rec.Failed() || n != want {
-				t.Errorf("with %d slow calls, it failed: %v; %d tries came to nothing, want %d:\n%s", left, rec.Failed(), n, want, rec.Text())
+				t.Errorf("with %d slow calls, it failed: %v; %d tries were not judged, want %d:\n%s", left, rec.Failed(), n, want, rec.Text())
 			}
 		})
 	}

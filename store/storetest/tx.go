@@ -104,7 +104,7 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).replayBeside)},
 		{"a sweep beside a transaction does not undo it", "a sweep may delete the record that the transaction found; the run has still happened.",
 			with((*txCase[Tx]).sweptMeanwhile)},
-		{"an unacknowledged commit is queried, not repeated", "whatever a driver says, a lost reply proves nothing.",
+		{"an unacknowledged commit is queried, not repeated", "a lost reply proves nothing, also if the driver reports an error.",
 			with((*txCase[Tx]).lostReply)},
 	}
 	if abilitiesOf(like).outbox != nil {
