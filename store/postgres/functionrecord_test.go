@@ -67,7 +67,7 @@ func TestBeginDoesNotWaitForALockedRecord(t *testing.T) {
 func TestUnreadableHeaderFieldsAreST005(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil, Options{})
-	for _, head := range []string{"\x03", "\x03\xff", "\x03{\"A\":[\"\\udcff\"]}", "\x03" + strings.Repeat("[", 200_000), "\x03[]", "\x03null"} {
+	for _, head := range []string{"\x03", "\x03\xff", "\x03{\"A\":[\"\\udcff\"]}", "\x03" + strings.Repeat("[", 200_000), "\x03[]", "\x03null", "\x03{\"A\":\"x\"}", "\x03{\"A\":[1]}"} {
 		_, err := s.Pool().Exec(t.Context(), "SELECT * FROM stet.stet_head($1)", []byte(head))
 		wantCode(t, head[:min(len(head), 20)], err, "ST005")
 	}

@@ -7,7 +7,7 @@ import { advice, code, described, explained, kind, refused, wiring } from './err
 import { guarded } from './handlerclient.js';
 import { problem } from './problem.js';
 import { httpDate } from './response.js';
-import { claimParts, claimText, identity, newOwner, outcomeOf, waitLock } from './record.js';
+import { claimParts, claimText, fieldsOf, identity, newOwner, outcomeOf, waitLock } from './record.js';
 
 const commitTimeout = 10_000; // for the answer to COMMIT, and again for reading the record
 
@@ -112,9 +112,10 @@ class Transaction {
     this.claimedAt = Number(now);
     if (action !== 'replay') return { action, fence, state };
     const row = { action, fence, state, status: Number(status ?? 0), contentType, headers: {}, body: Buffer.from(body ?? '', 'hex'), expires: httpDate(Number(forget ?? NaN)) };
-    if (stored?.startsWith('03')) {
-      row.headers = JSON.parse(Buffer.from(stored, 'hex').toString('utf8', 1));
-    } else if (stored) {
+    const known = fieldsOf(stored);
+    if (known !== undefined) {
+      row.headers = known;
+    } else {
       const { rows } = await this.connection.query({ text: this.options.sql.head, values: [Buffer.from(stored, 'hex')], rowMode: 'array' });
       row.headers = JSON.parse(rows[0][0]);
       row.contentType ??= rows[0][1];

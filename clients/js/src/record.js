@@ -79,3 +79,19 @@ export function outcomeOf({ status, headers, contentType, body }, maxResult) {
   if (size > maxResult) return { status: null, headers: {}, contentType: null, head: null, body: null, gone: true };
   return { status, headers, contentType, head: stored, body, gone: false };
 }
+
+const strict = new TextDecoder('utf-8', { fatal: true });
+
+/** The header fields of a stored head, in hexadecimal; undefined if stet_head must read it, which returns those of Go and refuses others. */
+export function fieldsOf(stored) {
+  if (!stored) return {};
+  if (!stored.startsWith('03')) return undefined;
+  try {
+    const known = JSON.parse(strict.decode(Buffer.from(stored, 'hex').subarray(1)));
+    const listed = known !== null && typeof known === 'object' && !Array.isArray(known)
+      && Object.values(known).every((values) => Array.isArray(values) && values.every((value) => typeof value === 'string'));
+    return listed ? known : undefined;
+  } catch {
+    return undefined;
+  }
+}

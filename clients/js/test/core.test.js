@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { canonicalJSON, fingerprint, requestFingerprint } from '@stet-go/stet';
-import { claimParts, claimText, head, identity } from '../node_modules/@stet-go/stet/src/record.js';
+import { claimParts, claimText, fieldsOf, head, identity } from '../node_modules/@stet-go/stet/src/record.js';
 
 const vectors = JSON.parse(readFileSync(process.env.STET_VECTORS, 'utf8'));
 const bytes = (hex) => Buffer.from(hex, 'hex');
@@ -31,6 +31,14 @@ test('stored header fields equal those of SQL', () => {
   assert.throws(() => head({ vary: Array(4096).fill('a') }), /more than 4096/);
   for (const flaw of ['\x00', '\x08', '\n', '\x1f', '\x7f', '\x80', '\x9f']) assert.throws(() => head({ 'x-name': ['a', `b${flaw}c`] }), /X-Name has a control character/);
   assert.equal(head({ 'x-name': ['\t \xa0\xff'] }).toString('utf8', 1), '{"X-Name": ["\\t \xa0\xff"]}');
+});
+
+test('header fields that are not lists of strings are left to stet_head', () => {
+  const stored = (text) => Buffer.from(`\x03${text}`).toString('hex');
+  assert.deepEqual(fieldsOf(stored('{"A": ["b"]}')), { A: ['b'] });
+  assert.deepEqual(fieldsOf(null), {});
+  for (const text of ['', '{', '[]', 'null', '{"A":"x"}', '{"A":[1]}']) assert.equal(fieldsOf(stored(text)), undefined, text);
+  for (const bytes of ['01ff', '037b2241223a5b22ff225d7d']) assert.equal(fieldsOf(bytes), undefined); // of Go; not UTF-8
 });
 
 test('a claim that is parsed and written again is unchanged', () => {

@@ -122,7 +122,12 @@ def head(fields: Iterable[tuple[str, str]]) -> bytes | None:
 
 
 def fields(stored: bytes | None) -> dict[str, list[str]] | None:
-    """The header fields of stored bytes; None if only SQL or Go can read them."""
+    """The header fields of stored bytes; None if stet_head must read them, which returns those of Go and refuses others."""
     if not stored:
         return {}
-    return json.loads(stored[1:]) if stored[0] == 3 else None
+    try:
+        known = json.loads(stored[1:]) if stored[0] == 3 else None
+    except (ValueError, RecursionError):
+        return None
+    listed = isinstance(known, dict) and all(isinstance(values, list) and all(isinstance(value, str) for value in values) for values in known.values())
+    return known if listed else None

@@ -75,6 +75,12 @@ class Vectors(unittest.TestCase):
             record.head([("X-A", "b")] * 4096)
         record.head([("X-A", "b")] * 4095)
 
+    def test_header_fields_that_are_not_lists_of_strings_are_left_to_sql(self) -> None:
+        self.assertEqual((record.fields(b'\x03{"A": ["b"]}'), record.fields(None)), ({"A": ["b"]}, {}))
+        for text in (b"", b"{", b"[]", b"null", b'{"A":"x"}', b'{"A":[1]}', b'{"A":["\xff"]}', b"[" * 100_000):
+            self.assertIsNone(record.fields(b"\x03" + text))
+        self.assertIsNone(record.fields(b"\x01\xff"))
+
 
 class CanonicalJSON(unittest.TestCase):
     def test_deep_bodies_are_read_and_hostile_ones_returned_as_they_came(self) -> None:

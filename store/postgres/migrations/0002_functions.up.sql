@@ -129,7 +129,7 @@ BEGIN
 		EXCEPTION WHEN data_exception OR statement_too_complex THEN
 			headers := NULL;
 		END;
-		IF jsonb_typeof(headers) IS DISTINCT FROM 'object' THEN
+		IF jsonb_typeof(headers) IS DISTINCT FROM 'object' OR headers @? 'strict $.* ? (@.type() != "array")' OR headers @? '$.*[*] ? (@.type() != "string")' THEN
 			RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the header fields of the stored outcome cannot be read';
 		END IF;
 	ELSE
