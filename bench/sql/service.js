@@ -16,7 +16,7 @@ const app = express();
 const one = async (client, query, ...values) => (await client.query({ ...query, values })).rows[0];
 
 async function pay(client, req) {
-  const { id } = await one(client, kind === 'stet' || kind === 'statements' ? { text: insert.text } : insert, req.get('Idempotency-Key'));
+  const { id } = await one(client, insert, req.get('Idempotency-Key'));
   return { payment: id, amount: req.body.amount };
 }
 

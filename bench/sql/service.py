@@ -164,7 +164,8 @@ async def main():
         from idempotency_header_middleware.backends.redis import RedisBackend
 
         app.add_middleware(IdempotencyHeaderMiddleware, backend=RedisBackend(redis.asyncio.from_url(os.environ["REDIS_URL"])))
-    listener = socket.socket()
+    # asyncio sets TCP_NODELAY only if the socket names its protocol.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     print("ready", "127.0.0.1:%d" % listener.getsockname()[1], flush=True)

@@ -76,7 +76,7 @@ var defects = []defect{
 	{Bug: "settle stores results that must be discarded", Claim: "transactions/every outcome comes back byte for byte", Function: "settle_raw",
 		Changes: [][2]string{{"gone = gone", "gone = false"}}},
 	{Bug: "settle keeps the result as long as the tombstone", Claim: "store/an outcome is kept as long as it was asked for", Function: "settle_raw",
-		Changes: [][2]string{{"make_interval(secs => result),\n", "make_interval(secs => tombstone),\n"}}},
+		Changes: [][2]string{{"moment END + kept,\n", "moment END + make_interval(secs => tombstone),\n"}}},
 	{Bug: "release compares no fence", Claim: "store/a stale fence can write nothing", Function: "release",
 		Changes: [][2]string{{"AND r.owner = c.owner AND r.fence = c.fence AND", "AND"}}},
 	{Bug: "release settles", Claim: "store/a release in each state follows the state machine", Function: "release",

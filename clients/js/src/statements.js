@@ -27,7 +27,7 @@ export function statements(options) {
   for (const i of [7, 8]) packed[i] = `pg_catalog.make_interval(secs => ${packed[i]})`;
   const messages = (max) => `SELECT FROM ${of('settle')}(${packed.with(9, max).join(', ')})`;
   return {
-    begin: `SELECT action, fence::text, state, status::text, content_type, ${hex('head')}, ${hex('body')}, ${seconds(now)}, NULL
+    begin: `SELECT action, fence::text, state, status::text, content_type, ${hex('head')}, ${hex('body')}, ${seconds(now)}, ${seconds('forget_at')}
       FROM ${of('begin_raw')}(${types(...begun).join(', ')})`,
     head: `SELECT headers::text, content_type FROM ${of('head')}($1::bytea)`,
     emit: `SELECT ${of('emit')}($1::text, $2::text, $3::bytea, $4::text, $5::jsonb) AS id`,
