@@ -16,7 +16,7 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres alerts crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
 	bench bench-postgres bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
@@ -53,6 +53,9 @@ lint: ## Run golangci-lint on all modules (built from source the first time: som
 	@for m in $(MODULES); do (cd $$m && echo "lint $$m" && $(GO) run $(LINT) run ./...) || exit 1; done
 
 PAYMENTS = cd $(PROOF) && $(GO) test ./crashtest/payments -count 1 -timeout 6h -v -run
+alerts: services ## Test the alert rules with promtool, and fire each by its fault under a real Prometheus (1 min)
+	$(GO) test ./observe/stetmetrics -count 1 -v -run Alert
+
 crashtest: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	$(PAYMENTS) 'NoFault|Herd|Zombies|Lost' -everywhere -kills 130 -server-kills 12 -network 24 -stops 8 -fills 7 -callers 10000 -lost 100 -zombies 20
 

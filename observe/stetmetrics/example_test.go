@@ -30,8 +30,8 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	for _, series := range families[1].GetMetric() { // after stet_claim_seconds
-		fmt.Println(families[1].GetName(), series.GetLabel()[1].GetValue(), series.GetCounter().GetValue())
+	for _, series := range families[2].GetMetric() { // after stet_build_info and stet_claim_seconds
+		fmt.Println(families[2].GetName(), series.GetLabel()[1].GetValue(), series.GetCounter().GetValue())
 	}
 	// Output:
 	// stet_events_total claimed 1

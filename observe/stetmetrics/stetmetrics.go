@@ -12,13 +12,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"runtime"
+	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stet-go/stet/observe"
-	"github.com/stet-go/stet/store"
 )
 
 // Metrics are the counters of one process. They are a observe.Observer, safe for
@@ -31,10 +30,7 @@ type Metrics struct {
 	swept  *prometheus.CounterVec
 	behind prometheus.Gauge
 
-	records *prometheus.GaugeVec
-	oldest  *prometheus.GaugeVec
-	scans   *prometheus.CounterVec
-	scan    sync.Mutex // one at a time
+	scan scan
 }
 
 // New registers the metrics. An error is that of the registerer: they are
@@ -56,18 +52,38 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		swept: counter("swept_records_total", "What sweeps did: marked_unknown, expired, purged.", "what"),
 		behind: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stet", Name: "sweep_behind",
 			Help: "1 if the last sweep left something to do."}),
-		records: gauge("records", "Records in a state that asks for attention, as last scanned.", "state"),
-		oldest:  gauge("oldest_record_seconds", "Time since the oldest record in that state was claimed, as last scanned.", "state"),
-		scans:   counter("scans_total", "Scans of the store, by how they ended: complete, cut, failed.", "result"),
+		scan: scan{
+			records: gauge("records", "Records that are not settled, by state and class, as last scanned: running, unknown, accepted.", "state", "class"),
+			oldest:  gauge("oldest_record_seconds", "Time since the oldest record of that state and class was claimed or accepted, as last scanned.", "state", "class"),
+			total:   counter("scans_total", "Scans of the store, by how they ended: complete, cut, failed.", "result"),
+			seen:    make(map[series]bool),
+		},
 	}
+	build := gauge("build_info", "1; the labels are the version of stet and that of Go.", "version", "go_version")
+	build.WithLabelValues(version(), runtime.Version()).Set(1)
 	var errs []error
-	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.claims, m.swept, m.behind, m.records, m.oldest, m.scans} {
+	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.claims, m.swept, m.behind, m.scan.records, m.scan.oldest, m.scan.total, build} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("stetmetrics: %w", err)
 	}
 	return m, nil
+}
+
+// version is that of stet in this program; "(devel)" or "" in a build from a checkout.
+func version() string {
+	const path = "github.com/stet-go/stet"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == path {
+			return m.Version
+		}
+	}
+	return ""
 }
 
 // runBuckets are in seconds.
@@ -97,63 +113,6 @@ func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 		m.behind.Set(0)
 		if ev.Swept.More {
 			m.behind.Set(1)
-		}
-	}
-}
-
-// maxPages bounds one scan. A store with more stuck records than it sees has an
-// alert already.
-const maxPages = 100
-
-// Scan scans the store for running and unknown records, at most 100 pages, and sets the gauges.
-// Call it at intervals (once a minute in one process is enough), or use Watch.
-func (m *Metrics) Scan(ctx context.Context, st store.Browser) error {
-	m.scan.Lock()
-	defer m.scan.Unlock()
-	states := []store.State{store.Running, store.Unknown}
-	count, first := map[store.State]int{}, map[store.State]time.Time{}
-	q := store.Query{States: states, Limit: store.MaxBrowse}
-	result := "cut"
-	for range maxPages {
-		page, err := st.Browse(ctx, q)
-		if err != nil {
-			m.scans.WithLabelValues("failed").Inc()
-			return fmt.Errorf("stetmetrics: %w", err)
-		}
-		for _, rec := range page.Records {
-			count[rec.State]++
-			if at, ok := first[rec.State]; !ok || rec.ClaimedAt.Before(at) {
-				first[rec.State] = rec.ClaimedAt
-			}
-		}
-		if q.After = page.Next; q.After == "" {
-			result = "complete"
-			break
-		}
-	}
-	m.scans.WithLabelValues(result).Inc()
-	for _, state := range states {
-		age := 0.0
-		if at, ok := first[state]; ok {
-			age = max(0, time.Since(at).Seconds()) // the store's clock may be ahead
-		}
-		m.records.WithLabelValues(state.String()).Set(float64(count[state]))
-		m.oldest.WithLabelValues(state.String()).Set(age)
-	}
-	return nil
-}
-
-// Watch scans the store at once and then at intervals of every, until ctx ends. It counts failed
-// scans and continues.
-func (m *Metrics) Watch(ctx context.Context, store store.Browser, every time.Duration) {
-	tick := time.NewTicker(max(every, time.Second))
-	defer tick.Stop()
-	for {
-		_ = m.Scan(ctx, store) // counted
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

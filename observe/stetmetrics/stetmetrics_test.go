@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/observe/stetmetrics"
@@ -22,7 +23,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
 func op(key string) stet.Op {
 	return stet.Op{Scope: "canary-scope", Key: "canary-" + key, Class: "pay"}
@@ -66,14 +67,16 @@ stet_events_total{class="pay",event="claimed"} 3
 stet_events_total{class="pay",event="released"} 1
 stet_events_total{class="pay",event="replayed"} 1
 stet_events_total{class="pay",event="settled"} 2
-# HELP stet_oldest_record_seconds Time since the oldest record in that state was claimed, as last scanned.
+# HELP stet_oldest_record_seconds Time since the oldest record of that state and class was claimed or accepted, as last scanned.
 # TYPE stet_oldest_record_seconds gauge
-stet_oldest_record_seconds{state="running"} 60
-stet_oldest_record_seconds{state="unknown"} 60
-# HELP stet_records Records in a state that asks for attention, as last scanned.
+stet_oldest_record_seconds{class="",state="accepted"} 0
+stet_oldest_record_seconds{class="",state="running"} 60
+stet_oldest_record_seconds{class="",state="unknown"} 60
+# HELP stet_records Records that are not settled, by state and class, as last scanned: running, unknown, accepted.
 # TYPE stet_records gauge
-stet_records{state="running"} 1
-stet_records{state="unknown"} 1
+stet_records{class="",state="accepted"} 0
+stet_records{class="",state="running"} 1
+stet_records{class="",state="unknown"} 1
 # HELP stet_runs_ended_total Runs that have ended, by the state of their record.
 # TYPE stet_runs_ended_total counter
 stet_runs_ended_total{class="pay",state="completed"} 1
