@@ -26,6 +26,7 @@ type change struct {
 	reason, audit, actor string
 	class                string // at the admin API
 	dryRun, yes          bool
+	from                 selection
 
 	keep       store.Retention
 	plain      bool
@@ -64,15 +65,19 @@ func (k *keys) encryption() (o stet.Encryption, known bool, err error) {
 // flags adds the flags of all changes.
 func (c *change) flags(cmd *cobra.Command) {
 	c.name(cmd)
+	c.from.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&c.reason, "reason", "", "the reason, for the audit; required")
 	f.StringVar(&c.audit, "audit", "", "file of the audit (default: the standard error)")
 	f.StringVar(&c.actor, "actor", "", "name for the audit (default: the user of this process, on this host)")
 	f.BoolVar(&c.dryRun, "dry-run", false, "print the change without making it")
 	f.BoolVar(&c.yes, "yes", false, "do not ask")
+	f.StringVar(&c.class, "class", "", "with --admin: the class or route whose policy has the times")
 	_ = cmd.MarkFlagFilename("audit")
 	f.BoolP("help", "h", false, "")
-	_ = f.MarkHidden("help") // the help must fit a screen
+	for _, name := range []string{"help", "actor"} {
+		_ = f.MarkHidden(name) // the help must fit a screen
+	}
 }
 
 func (k *keys) newResolve() *cobra.Command {
@@ -83,7 +88,7 @@ func (k *keys) newResolve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as OUTCOME --reason WHY",
 		Short: "Record the outcome of an expired run: completed, failed or not-executed",
-		Long:  `Check first whether it happened. Retries get the response of --status, or else a 410.`,
+		Long:  `Check first whether it happened. Retries get the response of --status, or else a 410.` + selectionHelp,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as != "completed" && as != "failed" && as != "not-executed" {
@@ -106,6 +111,7 @@ func (k *keys) newResolve() *cobra.Command {
 	f.StringVar(&body, "body-file", "", "file with the content of the response")
 	f.StringArrayVar(&header, "header", nil, `header field of the response, like "Content-Type: application/json"`)
 	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: as --config or --encryption-keys says)")
+	_ = f.MarkHidden("plain") // an error names it where it is needed
 	c.retention(cmd, "how long the response is kept, as in the service's policy")
 	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key does not run again")
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions([]string{"completed", "failed", "not-executed"}, cobra.ShellCompDirectiveNoFileComp))
@@ -115,7 +121,6 @@ func (k *keys) newResolve() *cobra.Command {
 // retention adds the flags for the retention of the changed record.
 func (c *change) retention(cmd *cobra.Command, what string) {
 	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, what)
-	cmd.Flags().StringVar(&c.class, "class", "", "with --admin, instead of times: the class or route whose policy has them")
 }
 
 // parseResponse returns the response that the flags of resolve give, if any.
@@ -149,6 +154,7 @@ func (k *keys) newRelease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [KEY] --reason WHY",
 		Short: "Allow the operation of an expired run to run again (resolve --as not-executed)",
+		Long:  "Allow the operation of an expired run to run again (resolve --as not-executed)." + selectionHelp,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep.Tombstone = c.keep.Result // an operation that was not executed leaves no tombstone
@@ -165,6 +171,7 @@ func (k *keys) newExpire() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "expire [KEY] --reason WHY",
 		Short: "Remove the stored result, or a damaged record; the operation does not run again",
+		Long:  "Remove the stored result, or a damaged record; the operation does not run again." + selectionHelp,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep = store.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used
@@ -179,7 +186,7 @@ func (k *keys) newExpire() *cobra.Command {
 func (c *change) fitting(cmd *cobra.Command) error {
 	for name, store := range map[string]bool{"retention": true, "tombstone": true, "plain": true, "audit": true, "class": false} {
 		switch {
-		case !cmd.Flags().Changed(name):
+		case !cmd.Flags().Changed(name), name == "class" && len(c.from.states) > 0:
 		case store && c.admin != "":
 			return fmt.Errorf("--%s is for --store; with --admin, the running process does that itself", name)
 		case !store && c.admin == "":
@@ -212,9 +219,14 @@ func (c *change) check(cmd *cobra.Command, wanted admin.Change) error {
 // make shows the record, asks for confirmation, and changes the record that was shown.
 func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (err error) {
 	wanted.Reason, wanted.Actor, wanted.Class, wanted.DryRun = c.reason, cmp.Or(c.actor, whoami()), c.class, c.dryRun
-	id, err := c.find(args)
-	if err != nil {
-		return err
+	if err := c.from.check(cmd, args); err != nil {
+		return usage{err}
+	}
+	var id store.ID
+	if len(c.from.states) == 0 {
+		if id, err = c.find(args); err != nil {
+			return err
+		}
 	}
 	if err := c.check(cmd, wanted); err != nil {
 		return usage{err}
@@ -231,6 +243,9 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (e
 	o := stet.Options{Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption}
 	audit := func(_ context.Context, e admin.Entry) error { return json.NewEncoder(book).Encode(e) } // in one write: lines of several operators do not mix
 	return c.at(cmd, o, audit, func(d admin.API) error {
+		if len(c.from.states) > 0 {
+			return c.makeMany(cmd, d, wanted)
+		}
 		rec, err := c.record(cmd, d, id, false)
 		if err != nil {
 			return err
@@ -243,13 +258,28 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (e
 				return err
 			}
 		}
-		wanted.Fence = rec.Fence
-		e, err := d.Change(cmd.Context(), id, wanted)
-		if err != nil {
-			return err
-		}
-		return c.report(cmd.OutOrStdout(), e)
+		return c.makeOne(cmd, d, rec, wanted)
 	})
+}
+
+// makeOne changes the record that was shown.
+func (c *change) makeOne(cmd *cobra.Command, d admin.API, rec admin.Record, wanted admin.Change) error {
+	id, err := admin.ParseID(rec.ID)
+	if err != nil {
+		return err
+	}
+	wanted.Fence = rec.Fence
+	if len(c.from.states) > 0 {
+		wanted.Class = "" // of a selection, --class is a filter
+		if c.admin != "" {
+			wanted.Class = rec.Class // its policy has the times
+		}
+	}
+	e, err := d.Change(cmd.Context(), id, wanted)
+	if err != nil {
+		return err
+	}
+	return c.report(cmd.OutOrStdout(), e)
 }
 
 // report prints the change.

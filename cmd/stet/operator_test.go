@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,9 +67,14 @@ func newShop(t *testing.T) *shop {
 // run runs a command on the shop's store.
 func (d *shop) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
 	d.t.Helper()
+	return d.runFrom(strings.NewReader(stdin), args, more...)
+}
+
+func (d *shop) runFrom(stdin io.Reader, args string, more ...string) (status int, stdout, stderr string) {
+	d.t.Helper()
 	all := append(append([]string{"keys"}, strings.Fields(args)...), "--store", d.path)
 	var out, errs bytes.Buffer
-	status = run(d.t.Context(), append(all, more...), strings.NewReader(stdin), &out, &errs)
+	status = run(d.t.Context(), append(all, more...), stdin, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
