@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
 # Sentinel, RabbitMQ, NATS, Prometheus), Python with what its package and examples need, and Node and
+# Sentinel, RabbitMQ, NATS, ZooKeeper), Python with what its package and examples need, and Node and
 # Chromium for clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
@@ -22,6 +23,7 @@ if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
 if ! has prometheus || ! has promtool; then missing="$missing prometheus"; fi
+if [ ! -e /usr/share/java/zookeeper.jar ]; then missing="$missing zookeeper"; fi
 if ! has nginx; then missing="$missing nginx-light"; fi
 if ! has python3; then missing="$missing python3"; fi
 for module in asyncpg fastapi flask greenlet psycopg psycopg2 sqlalchemy uvicorn; do
