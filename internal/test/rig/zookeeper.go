@@ -137,3 +137,14 @@ func NewZooKeeper(t testing.TB, n int) *ZooKeeper {
 	}
 	return z
 }
+
+// ZooKeeperForAll starts an ensemble of n servers that ends with the tests of the binary. None of its
+// servers can be stopped, killed or paused.
+func ZooKeeperForAll(t testing.TB, n int) *ZooKeeper {
+	t.Helper()
+	z := start(t, func(r *Rig) (*ZooKeeper, error) { return r.StartZooKeeper(context.Background(), n) })
+	for _, s := range z.Servers {
+		s.shared = true
+	}
+	return z
+}
