@@ -5,18 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/stet-go/stet/store"
 )
 
-const (
-	browseRecords = 1000 // that one Browse reads
-	browseFolders = 256  // that one Browse lists
-)
+// browseRecords is how many records one Browse reads.
+const browseRecords = 1000
 
-// Browse implements store.Browser. It reads at most 1,000 records of at most 256 of the store's 4,096
-// folders, so pages can be empty. Only a query for unknown records alone has an index.
+// Browse implements store.Browser. It lists the IDs of all records and reads 1,000 records at most. Only a
+// query for unknown records alone has an index.
 func (s *Store) Browse(ctx context.Context, q store.Query) (page store.Page, err error) {
 	if err := q.Check(); err != nil {
 		return page, err
@@ -42,14 +39,9 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (page store.Page, err
 		return page, err
 	}
 	first := shardOf(after, l.digits)
-	listed := 0
 	for _, folder := range folders {
 		if q.After != "" && folder < first {
 			continue
-		}
-		if listed++; listed > browseFolders || l.read >= browseRecords || len(page.Records) >= l.q.Limit {
-			page.Next = l.last.String()
-			return page, nil
 		}
 		from := ""
 		if q.After != "" && folder == first {
@@ -68,7 +60,7 @@ type listing struct {
 	q      store.Query
 	digits int      // of the ID that choose a folder: of the records, or of the schedule
 	read   int      // records
-	last   store.ID // after which the next page begins
+	last   store.ID // that was read
 }
 
 // folders lists the folders of all records, or of unknown ones, by their digits.
@@ -90,10 +82,11 @@ func (l *listing) ids(ctx context.Context, folder string) (ids []store.ID, err e
 	}
 	names, err := l.s.children(ctx, of)
 	for _, name := range names {
+		id, invalid := store.ParseID(name)
 		if l.digits == dueDigits {
-			name = strings.Join(strings.Split(name, ".")[1:2], "")
+			_, id, invalid = parsePlace(name)
 		}
-		if id, err := store.ParseID(name); err == nil {
+		if invalid == nil {
 			ids = append(ids, id)
 		}
 	}
@@ -130,21 +123,12 @@ func (l *listing) folder(ctx context.Context, folder, after string, page *store.
 		}
 		l.read, l.last, ids = l.read+n, ids[n-1], ids[n:]
 	}
-	for i := range l.last {
-		l.last[i] = 0xff
-	}
-	return l.end(folder)
-}
-
-// end makes the next page begin after a folder.
-func (l *listing) end(folder string) (err error) {
-	l.last, err = store.ParseID(strings.Repeat("f", 2*len(l.last)-l.digits) + folder)
-	return err
+	return nil
 }
 
 // one returns the record, if it matches.
 func (l *listing) one(ctx context.Context, id store.ID) (*store.Record, error) {
-	v, err := l.s.see(ctx, id, false)
+	v, err := l.s.see(ctx, id, false, 0)
 	if errors.Is(err, store.ErrDamaged) {
 		if len(l.q.States) > 0 || l.q.OlderThan > 0 || l.q.NewerThan > 0 {
 			return nil, nil

@@ -40,12 +40,15 @@ func (s *Store) load(ctx context.Context, id store.ID) (*node, error) {
 	return n, n.unmarshal(f.data)
 }
 
-// fresh is load after all writes that were acknowledged before the call.
-func (s *Store) fresh(ctx context.Context, id store.ID) (*node, error) {
-	for {
+// fresh is load after all writes that were acknowledged before the call. A write of the session refusedIn
+// was refused before: it orders the read, as a write of the clock does.
+func (s *Store) fresh(ctx context.Context, id store.ID, refusedIn int64) (*node, error) {
+	for ; ; refusedIn = 0 {
 		session := s.conn.SessionID()
-		if err := s.touch(ctx); err != nil {
-			return &node{id: id}, err
+		if session != refusedIn || session == 0 {
+			if err := s.touch(ctx); err != nil {
+				return &node{id: id}, err
+			}
 		}
 		n, err := s.load(ctx, id)
 		if s.conn.SessionID() == session {
@@ -54,8 +57,7 @@ func (s *Store) fresh(ctx context.Context, id store.ID) (*node, error) {
 	}
 }
 
-// view is a record at a time. A stale one must not be the reason for a change or an answer that a newer
-// one would forbid.
+// view is a record at a time.
 type view struct {
 	*node
 	now millis
@@ -63,13 +65,14 @@ type view struct {
 
 func (v view) record() store.Record { return v.node.record(v.now) }
 
-// see reads a record, and the clock.
-func (s *Store) see(ctx context.Context, id store.ID, fresh bool) (view, error) {
-	read := s.load
+// see reads a record, as load or as fresh does it, and the clock.
+func (s *Store) see(ctx context.Context, id store.ID, fresh bool, refusedIn int64) (view, error) {
+	n, err := &node{}, error(nil)
 	if fresh {
-		read = s.fresh
+		n, err = s.fresh(ctx, id, refusedIn)
+	} else {
+		n, err = s.load(ctx, id)
 	}
-	n, err := read(ctx, id)
 	if err != nil {
 		return view{n, 0}, err
 	}
@@ -80,13 +83,14 @@ func (s *Store) see(ctx context.Context, id store.ID, fresh bool) (view, error) 
 // final reports whether a stale view is as good as a fresh one: no outcome is replaced by another.
 func (v view) final() bool { return v.exists && v.State.Settled() && !v.forgotten(v.now) }
 
-// change reads a record and makes the change that plan returns, until the record is as it was read. A
+// change reads a record and makes the change that plan returns, until no other write came in between. A
 // plan of nil changes nothing. After an unacknowledged write it reads the record again, so plan must
 // recognise its own change. The error wraps store.ErrNotDone if no write had an effect.
 func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write, error)) (view, error) {
-	var last error     // why the last write failed
-	fresh := false     // whether the next read must be
-	uncertain := false // a write may have had an effect
+	var last error      // why the last write failed
+	var refusedIn int64 // the session in which it was refused
+	fresh := false      // whether the next read must be
+	uncertain := false  // a write may have had an effect
 	fail := func(v view, err error) (view, error) {
 		if !uncertain && !errors.Is(err, store.ErrDamaged) {
 			err = undone(err)
@@ -94,7 +98,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		return v, err
 	}
 	for try := 1; try <= tries; try++ {
-		v, err := s.see(ctx, id, fresh)
+		v, err := s.see(ctx, id, fresh, refusedIn)
 		switch damaged := errors.Is(err, store.ErrDamaged); {
 		case damaged && !fresh:
 			fresh = true
@@ -102,7 +106,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		case damaged, err != nil && !s.again(ctx, err, try):
 			return fail(v, errors.Join(err, last))
 		case err != nil:
-			last, fresh = err, true
+			last, fresh, refusedIn = err, true, 0
 			continue
 		}
 		w, err := plan(v)
@@ -112,16 +116,18 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		if fresh = true; w == nil {
 			continue
 		}
+		session := s.conn.SessionID()
 		var after *node
 		if after, err = s.commit(ctx, v, w); err == nil {
 			return view{after, max(v.now, after.stat.Mtime)}, nil
 		}
 		last = fmt.Errorf("zookeeper: write %v: %w", id, err)
-		uncertain = uncertain || !noEffect(err)
-		if conflict(err) && s.makeFolders(ctx, w, err) == nil {
+		if refusedIn = 0; conflict(err) {
+			refusedIn = session
 			continue
 		}
-		if !conflict(err) && !s.again(ctx, err, try) {
+		uncertain = uncertain || !noEffect(err)
+		if !s.again(ctx, err, try) {
 			return fail(v, last)
 		}
 	}
@@ -145,8 +151,17 @@ type write struct {
 	place string
 }
 
-// commit makes a change in one multi.
+// commit makes a change. It creates the folder of the schedule if it does not exist.
 func (s *Store) commit(ctx context.Context, v view, w *write) (*node, error) {
+	n, err := s.tryCommit(ctx, v, w)
+	if errors.Is(err, zk.ErrNoNode) && w.place != "" && s.make(ctx, path.Dir(w.place)) == nil {
+		return s.tryCommit(ctx, v, w)
+	}
+	return n, err
+}
+
+// tryCommit makes a change in one multi.
+func (s *Store) tryCommit(ctx context.Context, v view, w *write) (*node, error) {
 	record, was := s.path(v.id), s.place(v.node)
 	var ops []any
 	drop := func() {
@@ -207,17 +222,4 @@ func (s *Store) multi(ctx context.Context, ops []any) (*zk.Stat, error) {
 		s.clock.sample(stat.Mtime, sent)
 	}
 	return stat, nil
-}
-
-// makeFolders creates the folders of a change, if it failed because a znode does not exist.
-func (s *Store) makeFolders(ctx context.Context, w *write, err error) error {
-	if !errors.Is(err, zk.ErrNoNode) || w.to == nil {
-		return nil
-	}
-	for _, folder := range []string{path.Dir(s.path(w.to.id)), path.Dir(w.place)} {
-		if err := s.make(ctx, folder); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -31,7 +31,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 	return v.record(), err
 }
 
-// grant makes the record run under req. rec is the record without what is forgotten.
+// grant makes the record run under req. rec is the record, with the state None if it is forgotten.
 func grant(v view, rec store.Record, req store.ClaimRequest) *write {
 	to := &node{id: req.ID, head: head{
 		Scope: req.Scope[:], Fingerprint: req.Fingerprint[:], Owner: req.Owner[:],

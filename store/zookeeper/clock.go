@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
 )
 
 // millis is a time of the store: milliseconds since 1970.
@@ -110,4 +109,3 @@ func (s *Store) write(t *touch) {
 	}
 	close(t.done)
 }
-

@@ -22,7 +22,7 @@ const format = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// head is a record as it is stored, without its result. Its times are relative to At, or to the mtime
+// head is the stored form of a record, without its result. Its times are relative to At, or to the mtime
 // of the znode if At is 0, in milliseconds. ClaimedAt is the znode's ctime, the fence its czxid.
 type head struct {
 	Scope, Fingerprint, Owner, Ref []byte

@@ -7,12 +7,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
+// ZooKeeper lists all children of a znode at once, so records are divided into folders by the last
+// hexadecimal digits of their IDs, and so are the folders of the schedule for an hour.
 const (
-	// shardDigits is how many hexadecimal digits at the end of an ID choose the folder of a record:
-	// ZooKeeper lists all children of a znode at once.
-	shardDigits = 3
-	// dueDigits is the same for the folders of the schedule.
-	dueDigits = 1
+	shards      = 256
+	shardDigits = 2
+	dueDigits   = 1
 )
 
 func shardOf(id store.ID, digits int) string { return id.String()[2*len(id)-digits:] }
@@ -64,7 +64,11 @@ func (s *Store) place(n *node) string {
 	if n.Slot.Due == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s/%011x.%v.%x", s.folder(n.Slot.In, shardOf(n.id, dueDigits)), n.Slot.Due, n.id, n.Owner[:ownerPrefix])
+	digits := dueDigits
+	if n.Slot.In <= n.Slot.Due && n.Slot.Due != never { // of a minute, which has live runs and few others
+		digits = 0
+	}
+	return fmt.Sprintf("%s/%011x.%v.%x", s.folder(n.Slot.In, shardOf(n.id, digits)), n.Slot.Due, n.id, n.Owner[:ownerPrefix])
 }
 
 func (s *Store) folder(in millis, shard string) string {
@@ -72,14 +76,11 @@ func (s *Store) folder(in millis, shard string) string {
 }
 
 // parsePlace returns the time and the ID of a name in the schedule.
-func parsePlace(name string) (due millis, id store.ID, ok bool) {
-	parts := strings.Split(name, ".")
-	if len(parts) != 3 {
-		return 0, id, false
+func parsePlace(name string) (due millis, id store.ID, err error) {
+	time, rest, _ := strings.Cut(name, ".")
+	if _, err = fmt.Sscanf(time, "%x", &due); err == nil {
+		text, _, _ := strings.Cut(rest, ".")
+		id, err = store.ParseID(text)
 	}
-	if _, err := fmt.Sscanf(parts[0], "%x", &due); err != nil {
-		return 0, id, false
-	}
-	id, err := store.ParseID(parts[1])
-	return due, id, err == nil
+	return due, id, err
 }

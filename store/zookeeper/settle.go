@@ -63,10 +63,10 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	if !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
-	v, err := s.see(ctx, c.ID, true)
+	v, err := s.see(ctx, c.ID, true, 0)
 	switch {
 	case !errors.Is(err, store.ErrDamaged):
-		return fmt.Errorf("zookeeper: %v changed meanwhile; list it again: %w", c.ID, errors.Join(store.ErrFenced, err))
+		return fmt.Errorf("zookeeper: %v has changed; list it again: %w", c.ID, errors.Join(store.ErrFenced, err))
 	case v.stat.Czxid != c.Fence:
 		return store.ErrFenced
 	}
@@ -77,10 +77,7 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	to := v.with(store.Failed, times{Forget: span(buried)})
 	to.Gone = true
 	to.schedule(v.now)
-	w := &write{to: to}
-	if _, err = s.commit(ctx, v, w); err != nil && s.makeFolders(ctx, w, err) == nil {
-		_, err = s.commit(ctx, v, w)
-	}
+	_, err = s.commit(ctx, v, &write{to: to})
 	return err
 }
 

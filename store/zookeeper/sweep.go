@@ -85,7 +85,7 @@ type sweep struct {
 func (sw *sweep) folder(ctx context.Context, folder string, names []string, now millis) {
 	var due []string
 	for _, name := range names {
-		if at, _, ok := parsePlace(name); ok && at <= now {
+		if at, _, err := parsePlace(name); err == nil && at <= now {
 			due = append(due, name)
 		}
 	}
@@ -101,7 +101,7 @@ func (sw *sweep) folder(ctx context.Context, folder string, names []string, now 
 func (sw *sweep) one(ctx context.Context, place string) {
 	s := sw.s
 	_, id, _ := parsePlace(path.Base(place))
-	v, err := s.see(ctx, id, false)
+	v, err := s.see(ctx, id, false, 0)
 	var did *int
 	var w *write
 	switch {
@@ -118,9 +118,7 @@ func (sw *sweep) one(ctx context.Context, place string) {
 		w, did = sw.plan(v)
 	}
 	if w != nil {
-		if _, err = s.commit(ctx, v, w); errors.Is(err, zk.ErrNoNode) && s.makeFolders(ctx, w, err) == nil {
-			_, err = s.commit(ctx, v, w)
-		}
+		_, err = s.commit(ctx, v, w)
 	}
 	switch {
 	case conflict(err): // it has changed: the next sweep reads it again
@@ -136,7 +134,7 @@ func (sw *sweep) one(ctx context.Context, place string) {
 	}
 }
 
-// plan returns what is due of a record, and what to count.
+// plan returns the due change of a record, and the number to count it in.
 func (sw *sweep) plan(v view) (w *write, did *int) {
 	switch {
 	case v.forgotten(v.now):

@@ -9,8 +9,8 @@
 //
 // The store's clock is the leader's. A record's times count from the mtime that the leader gives
 // its write. To decide that a time has come, the store needs the time now: it has that of its last
-// write, and writes the znode "clock" if that is older than a second. What it uses is at most the
-// leader's time and behind it by one round trip at most, so nothing ends early. If another server
+// write, and writes the znode "clock" if that is older than a second. Its estimate is never ahead of the
+// leader's time, and behind it by one round trip at most, so nothing ends early. If another server
 // becomes the leader, the difference of their clocks is added: keep them in step by NTP.
 //
 // ZooKeeper's reads may be stale. A call that returns anything but a settled record reads it after
@@ -129,12 +129,32 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	for _, name := range []string{"/clock", "/ops", "/due"} {
+	for _, name := range []string{"/clock", "/due"} {
 		if err := s.make(ctx, s.root+name); err != nil {
 			return err
 		}
 	}
+	if err := s.makeShards(ctx); err != nil {
+		return err
+	}
 	return s.probe(ctx)
+}
+
+// makeShards creates the folders of records, all together or none.
+func (s *Store) makeShards(ctx context.Context) error {
+	ops := []any{&zk.CreateRequest{Path: s.root + "/ops", Acl: s.acl}}
+	for i := range shards {
+		ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/ops/%02x", s.root, i), Acl: s.acl})
+	}
+	for try := 1; ; try++ {
+		_, err := s.multi(ctx, ops)
+		switch {
+		case err == nil || errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case try == tries || noEffect(err) || !s.again(ctx, err, try):
+			return fmt.Errorf("zookeeper: create %s/ops: %w", s.root, err)
+		}
+	}
 }
 
 // probe sends a request of the greatest size. It is refused for its version, so nothing is written.
@@ -156,15 +176,14 @@ func (s *Store) probe(ctx context.Context) (err error) {
 
 // make creates a znode, unless it exists.
 func (s *Store) make(ctx context.Context, path string) error {
-	for {
+	for try := 1; ; try++ {
 		_, err := call(ctx, s, func() (string, error) { return s.conn.Create(path, nil, 0, s.acl) })
 		switch {
 		case err == nil || errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case errors.Is(err, zk.ErrConnectionClosed) && ctx.Err() == nil && !s.closed.Load():
-			continue
+		case try == tries || noEffect(err) || !s.again(ctx, err, try):
+			return fmt.Errorf("zookeeper: create %s: %w", path, err)
 		}
-		return fmt.Errorf("zookeeper: create %s: %w", path, err)
 	}
 }
 

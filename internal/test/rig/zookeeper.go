@@ -22,8 +22,9 @@ const zooKeeperJar = "/usr/share/java/zookeeper.jar"
 // and paused. Settings are those of Debian's zoo.cfg; a server logs warnings.
 type ZooKeeper struct{ Servers []*Server }
 
-// StartZooKeeper starts an ensemble of n servers. It takes some seconds.
-func (r *Rig) StartZooKeeper(ctx context.Context, n int) (*ZooKeeper, error) {
+// StartZooKeeper starts an ensemble of n servers, with options for their virtual machines. It takes
+// some seconds.
+func (r *Rig) StartZooKeeper(ctx context.Context, n int, jvm ...string) (*ZooKeeper, error) {
 	java, err := program("java")
 	if err == nil && !exists(zooKeeperJar) {
 		err = fmt.Errorf("there is no %s on this machine; run: make services", zooKeeperJar)
@@ -50,31 +51,33 @@ func (r *Rig) StartZooKeeper(ctx context.Context, n int) (*ZooKeeper, error) {
 			return nil, err
 		}
 		s.spec = spec{
-			command: func(port int) ([]string, error) { return r.zooKeeper(java, s.dir, i+1, port, members.String()) },
-			ready:   func(port, _ int) bool { return zooKeeperMode(port) != "" },
-			stop:    syscall.SIGTERM,
-			quit:    syscall.SIGKILL,
+			command: func(port int) ([]string, error) {
+				err := r.zooKeeperFiles(s.dir, i+1, port, members.String())
+				argv := []string{java, "-Xmx512m", "-XX:+UseSerialGC", "-Djava.io.tmpdir=" + s.dir, "-cp", s.dir + ":" + zooKeeperJar}
+				return append(append(argv, jvm...), "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg")), err
+			},
+			ready: func(port, _ int) bool { return zooKeeperMode(port) != "" },
+			stop:  syscall.SIGTERM,
+			quit:  syscall.SIGKILL,
 		}
 		z.Servers = append(z.Servers, s)
 	}
 	return z, z.Start(ctx)
 }
 
-// zooKeeper writes the files of a server and returns its command.
-func (r *Rig) zooKeeper(java, dir string, id, port int, members string) ([]string, error) {
+// zooKeeperFiles writes the files of a server.
+func (r *Rig) zooKeeperFiles(dir string, id, port int, members string) error {
 	data := filepath.Join(dir, "data")
 	if err := os.MkdirAll(data, 0o755); err != nil {
-		return nil, err
+		return err
 	}
 	conf := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n%s", data, port, members)
 	log := "log4j.rootLogger=WARN, OUT\nlog4j.appender.OUT=org.apache.log4j.ConsoleAppender\n" +
 		"log4j.appender.OUT.layout=org.apache.log4j.PatternLayout\nlog4j.appender.OUT.layout.ConversionPattern=%d %p %m%n\n"
-	err := errors.Join(r.give(data),
+	return errors.Join(r.give(data),
 		r.write(filepath.Join(data, "myid"), fmt.Append(nil, id)),
 		r.write(filepath.Join(dir, "zoo.cfg"), []byte(conf)),
 		r.write(filepath.Join(dir, "log4j.properties"), []byte(log)))
-	return []string{java, "-Xmx512m", "-XX:+UseSerialGC", "-Djava.io.tmpdir=" + dir, "-cp", dir + ":" + zooKeeperJar,
-		"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg")}, err
 }
 
 // zooKeeperMode is leader, follower or standalone; "" of a server that does not serve.
@@ -129,9 +132,9 @@ func (z *ZooKeeper) Leader(ctx context.Context) (leader *Server, err error) {
 }
 
 // NewZooKeeper starts an ensemble of n servers for this test alone. It ends with the test.
-func NewZooKeeper(t testing.TB, n int) *ZooKeeper {
+func NewZooKeeper(t testing.TB, n int, jvm ...string) *ZooKeeper {
 	t.Helper()
-	z := start(t, func(r *Rig) (*ZooKeeper, error) { return r.StartZooKeeper(t.Context(), n) })
+	z := start(t, func(r *Rig) (*ZooKeeper, error) { return r.StartZooKeeper(t.Context(), n, jvm...) })
 	for _, s := range z.Servers {
 		end(t, s)
 	}

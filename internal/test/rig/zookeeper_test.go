@@ -2,7 +2,7 @@ package rig
 
 import "testing"
 
-func TestZooKeeperElectsAnotherLeader(t *testing.T) {
+func TestEnsembleElectsAnotherLeader(t *testing.T) {
 	z := NewZooKeeper(t, 3)
 	leader, err := z.Leader(t.Context())
 	if err != nil {
