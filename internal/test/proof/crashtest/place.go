@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,21 +22,23 @@ import (
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
 	"github.com/stet-go/stet/store/sqlite"
+	"github.com/stet-go/stet/store/zookeeper"
 )
 
 // The kinds of stores.
 const (
-	SQLite   = "sqlite"
-	Postgres = "postgres"
-	Redis    = "redis"
+	SQLite    = "sqlite"
+	Postgres  = "postgres"
+	Redis     = "redis"
+	ZooKeeper = "zookeeper" // without accepted operations and messages
 )
 
 // Place is where the records are.
 type Place struct {
-	Kind string // SQLite, Postgres or Redis
+	Kind string // SQLite, Postgres, Redis or ZooKeeper
 	Dir  string // of SQLite's file, of the ledger and of histories
 	URL  string // of PostgreSQL's database
-	Addr string // host:port of Redis
+	Addr string // host:port of Redis; of ZooKeeper's servers, with commas
 	Pool int    // connections for transactions, or to Redis; 0: the library's default
 }
 
@@ -59,20 +62,46 @@ func StartServer(ctx context.Context, r *rig.Rig, kind string) (Place, Server, e
 		}
 		p.Addr = server.Addr()
 		return p, server, nil
+	case ZooKeeper:
+		z, err := r.StartZooKeeper(ctx, 3)
+		if err != nil {
+			return p, nil, err
+		}
+		p.Addr = strings.Join(z.Addrs(), ",")
+		return p, ensemble{z}, nil
 	case SQLite:
 		return p, nil, nil
 	}
 	return p, nil, errNoStore(kind)
 }
 
+// ensemble is ZooKeeper's servers, of which the leader is killed. The network is the way to the first.
+type ensemble struct{ *rig.ZooKeeper }
+
+func (e ensemble) Addr() string { return e.Servers[0].Addr() }
+
+func (e ensemble) Kill() error {
+	leader, err := e.Leader(context.Background())
+	if err != nil {
+		return err
+	}
+	return leader.Kill()
+}
+
+func (e ensemble) Close() (err error) {
+	for _, s := range e.Servers {
+		err = errors.Join(err, s.Close())
+	}
+	return err
+}
+
 func errNoStore(kind string) error {
-	return fmt.Errorf("crashtest: there is no store %q; there are sqlite, postgres and redis", kind)
+	return fmt.Errorf("crashtest: there is no store %q; there are sqlite, postgres, redis and zookeeper", kind)
 }
 
 // Store is a store as a judge needs it.
 type Store interface {
-	store.WorkStore
-	store.OutboxStore
+	store.Store
 	store.Browser
 }
 
@@ -143,6 +172,12 @@ func (p Place) Open(ctx context.Context, h *History) (*Site, error) {
 		return p.openPostgres(ctx, h)
 	case Redis:
 		return p.openRedis(ctx, h)
+	case ZooKeeper:
+		servers, err := zookeeper.Open(ctx, strings.Split(p.Addr, ","), zookeeper.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return withoutTx(&Site{Store: servers, Close: servers.Close}, h), nil
 	}
 	return nil, errNoStore(p.Kind)
 }
@@ -228,9 +263,14 @@ func (p Place) openRedis(ctx context.Context, h *History) (*Site, error) {
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
-	s := &Site{Store: server, Recorded: server, Close: func() error { return errors.Join(server.Close(), client.Close()) }}
+	return withoutTx(&Site{Store: server, Close: func() error { return errors.Join(server.Close(), client.Close()) }}, h), nil
+}
+
+// withoutTx fills in the rest of a store without transactions.
+func withoutTx(s *Site, h *History) *Site {
+	s.Recorded = s.Store
 	if h != nil {
-		s.Recorded = Record(server, h)
+		s.Recorded = Record(s.Store, h)
 	}
-	return s, nil
+	return s
 }

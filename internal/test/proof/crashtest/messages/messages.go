@@ -184,7 +184,8 @@ func (s *loadTest) rage(ctx context.Context, site *crashtest.Site) error {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("the relays did not come to an end"))
 		defer cancel()
-		return s.drainRelays(ctx, site.Store)
+		outbox, _ := store.As[store.OutboxStore](site.Store)
+		return s.drainRelays(ctx, outbox)
 	})
 	s.rep.Relays = relays.Tally()
 	return err

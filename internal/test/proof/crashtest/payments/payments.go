@@ -66,10 +66,10 @@ func (c Config) check() (Config, error) {
 		c.Timeout = 30 * time.Minute
 	}
 	switch {
-	case !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis}, c.Place.Kind):
+	case !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper}, c.Place.Kind):
 		return c, fmt.Errorf("payments: there is no store %q", c.Place.Kind)
-	case c.Place.Kind == crashtest.Redis && c.Mode == Tx:
-		return c, errors.New("payments: Redis has no transactions to run in; its modes are unknown and verify")
+	case (c.Place.Kind == crashtest.Redis || c.Place.Kind == crashtest.ZooKeeper) && c.Mode == Tx:
+		return c, fmt.Errorf("payments: %s has no transactions to run in; its modes are unknown and verify", c.Place.Kind)
 	case c.Server == nil && c.ServerKills+c.NetworkFaults > 0:
 		return c, errors.New("payments: ServerKills and NetworkFaults need a Server")
 	case c.Fills > 0 && c.Place.Kind != crashtest.SQLite:

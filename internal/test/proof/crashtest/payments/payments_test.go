@@ -33,9 +33,9 @@ var (
 
 // places are the configurations of -everywhere, or some.
 func places() (all []Config) {
-	for _, kind := range []string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis} {
+	for _, kind := range []string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper} {
 		for _, mode := range []Mode{Tx, MarkUnknown, Verify} {
-			one := kind == crashtest.Postgres && mode == Tx || kind == crashtest.Redis && mode == MarkUnknown
+			one := kind == crashtest.Postgres && mode == Tx || (kind == crashtest.Redis || kind == crashtest.ZooKeeper) && mode == MarkUnknown
 			if one || kind == crashtest.SQLite || *everywhere && (kind == crashtest.Postgres || mode != Tx) {
 				all = append(all, Config{Place: crashtest.Place{Kind: kind}, Mode: mode, Seed: *seed, Keep: *keep, Timeout: 6 * time.Hour})
 			}
@@ -132,7 +132,7 @@ func TestAHerdMakesOneCharge(t *testing.T) {
 func TestZombiesAreFencedOff(t *testing.T) {
 	kinds := []string{crashtest.SQLite}
 	if *everywhere {
-		kinds = append(kinds, crashtest.Postgres, crashtest.Redis)
+		kinds = append(kinds, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper)
 	}
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestEveryFaultPointIsDiedAt(t *testing.T) {
 
 func TestWrongConfigurationsAreRefused(t *testing.T) {
 	for what, cfg := range map[string]Config{
-		"Redis has no transactions": {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: Tx},
+		"redis has no transactions": {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: Tx},
 		"need a Server":             {Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: Tx, ServerKills: 1},
 		"Fills is for SQLite":       {Place: crashtest.Place{Kind: crashtest.Redis}, Mode: MarkUnknown, Fills: 1},
 		"there is no store":         {Place: crashtest.Place{Kind: "etcd"}, Mode: MarkUnknown},
