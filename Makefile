@@ -18,6 +18,8 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 .DEFAULT_GOAL := help
 .PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres alerts crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
 	bench bench-postgres bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
+	bench bench-postgres bench-tx bench-sql bench-redis bench-zookeeper bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +125,9 @@ bench-sql: services ## Measure transactions by pgbench, psycopg, node-postgres, 
 
 bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
 	cd bench && $(GO) run ./redis
+
+bench-zookeeper: services ## Measure the ZooKeeper store beside a lock znode and a result znode by hand (2 min)
+	cd bench && $(GO) run ./zookeeper
 
 bench-async: services ## Measure operations from acceptance to outcome, beside River alone (4 min)
 	cd bench && $(GO) run ./async

@@ -198,7 +198,7 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 		}
 	case "": // keywords and values; or it is refused below
 	default:
-		return usage{fmt.Errorf("the store is %s, which has no tables to migrate; give the postgres:// URL with --store", map[string]string{"sqlite": "an SQLite file", "redis": "Redis", "memory": "memory"}[kind])}
+		return usage{fmt.Errorf("the store is %s, which has no tables to migrate; give the postgres:// URL with --store", map[string]string{"sqlite": "an SQLite file", "redis": "Redis", "zookeeper": "ZooKeeper", "memory": "memory"}[kind])}
 	}
 	db, err := openDatabase(cmd.Context(), url, m.options)
 	if err != nil {

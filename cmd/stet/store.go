@@ -29,12 +29,12 @@ import (
 const storeVariable = "STET_STORE"
 
 // storeHelp lists the values of --store.
-const storeHelp = "an SQLite file, a postgres:// or redis:// URL, or memory"
+const storeHelp = "an SQLite file, a postgres://, redis:// or zookeeper:// URL, or memory"
 
 // storage is an open store.
 type storage struct {
 	store.Store
-	kind  string // sqlite, postgres, redis or memory
+	kind  string // sqlite, postgres, redis, zookeeper or memory
 	place string // for people; without passwords
 	close func() error
 
@@ -52,6 +52,8 @@ func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
 		err = s.openPostgres(ctx)
 	case "redis":
 		err = s.openRedis(ctx)
+	case "zookeeper":
+		err = s.openZooKeeper(ctx)
 	default:
 		var db *sqlite.Store
 		if db, err = sqlite.Open(ctx, c.URL, sqlite.Options{BusyTimeout: time.Duration(c.BusyTimeout), MaxQueue: c.MaxQueue, MaxReaders: c.Readers}); err == nil {

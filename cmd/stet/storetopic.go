@@ -24,6 +24,8 @@ file, or from --encryption-keys and --encryption-accept-plain.
               --store-prefix, --store-replicas, --store-replica-timeout,
               --store-allow-eviction, --store-check-every, --store-ca,
               --store-certificate, --store-key
+  ZooKeeper   --store zookeeper://user:password@host1:2181,host2:2181/path
+              without accepted operations and messages
   memory      --store memory
               --store-max-records`,
 	}

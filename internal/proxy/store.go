@@ -58,15 +58,16 @@ func (s *Store) UnmarshalYAML(n *yaml.Node) error {
 
 // Kinds of stores.
 const (
-	kindSQLite   = "sqlite"
-	kindPostgres = "postgres"
-	kindRedis    = "redis"
-	kindMemory   = "memory"
+	kindSQLite    = "sqlite"
+	kindPostgres  = "postgres"
+	kindRedis     = "redis"
+	kindZooKeeper = "zookeeper"
+	kindMemory    = "memory"
 )
 
-var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindRedis: "Redis", kindMemory: "memory"}
+var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindRedis: "Redis", kindZooKeeper: "ZooKeeper", kindMemory: "memory"}
 
-// Kind is "sqlite", "postgres", "redis" or "memory"; "" if the URL is that of none.
+// Kind is "sqlite", "postgres", "redis", "zookeeper" or "memory"; "" if the URL is that of none.
 func (s *Store) Kind() string {
 	url := cmp.Or(s.URL, DefaultStore)
 	scheme, _, isURL := strings.Cut(url, "://")
@@ -77,6 +78,8 @@ func (s *Store) Kind() string {
 		return kindPostgres
 	case isURL && (scheme == "redis" || scheme == "rediss"):
 		return kindRedis
+	case isURL && scheme == kindZooKeeper:
+		return kindZooKeeper
 	case isURL || keywords.MatchString(url):
 		return ""
 	}
@@ -91,7 +94,7 @@ func (s *Store) check() error {
 	kind := s.Kind()
 	if kind == "" {
 		if scheme, _, isURL := strings.Cut(s.URL, "://"); isURL {
-			return at("url", "there is no store for %s://; write the path of an SQLite file, a postgres:// or redis:// URL, or memory", scheme)
+			return at("url", "there is no store for %s://; write the path of an SQLite file, a postgres://, redis:// or zookeeper:// URL, or memory", scheme)
 		}
 		return at("url", "that is a list of keywords and values, and no file; write postgres://user:password@host:5432/database")
 	}

@@ -60,8 +60,17 @@ func (s *Store) fresh(ctx context.Context, id store.ID, refusedIn int64) (*node,
 // view is a record at a time.
 type view struct {
 	*node
-	now millis
+	now     millis
+	changed bool // since an unacknowledged write of this call: the write had an effect, or another caller wrote
 }
+
+// same reports whether no write came between two reads of a record.
+func same(a, b *node) bool {
+	return a.exists == b.exists && a.stat.Czxid == b.stat.Czxid && a.stat.Version == b.stat.Version
+}
+
+// errChanged is the answer if the record does not tell whether an unacknowledged write had an effect.
+var errChanged = errors.New("a write was not acknowledged, and the record has changed since")
 
 func (v view) record() store.Record { return v.node.record(v.now) }
 
@@ -74,25 +83,27 @@ func (s *Store) see(ctx context.Context, id store.ID, fresh bool, refusedIn int6
 		n, err = s.load(ctx, id)
 	}
 	if err != nil {
-		return view{n, 0}, err
+		return view{node: n}, err
 	}
 	now, err := s.now(ctx)
-	return view{n, max(now, n.stat.Mtime)}, err // a write that is seen has happened
+	return view{node: n, now: max(now, n.stat.Mtime)}, err // a write that is seen has happened
 }
 
 // final reports whether a stale view is as good as a fresh one: no outcome is replaced by another.
 func (v view) final() bool { return v.exists && v.State.Settled() && !v.forgotten(v.now) }
 
 // change reads a record and makes the change that plan returns, until no other write came in between. A
-// plan of nil changes nothing. After an unacknowledged write it reads the record again, so plan must
-// recognise its own change. The error wraps store.ErrNotDone if no write had an effect.
+// plan of nil changes nothing. After an unacknowledged write it reads the record again. If that is the
+// same, the write had no effect, and has none later: its session has moved to another server, or ended.
+// Otherwise plan must return errChanged unless it recognises its own change. The error wraps
+// store.ErrNotDone if no write had an effect.
 func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write, error)) (view, error) {
 	var last error      // why the last write failed
 	var refusedIn int64 // the session in which it was refused
+	var unsure *node    // the record before a write that may have had an effect
 	fresh := false      // whether the next read must be
-	uncertain := false  // a write may have had an effect
 	fail := func(v view, err error) (view, error) {
-		if !uncertain && !errors.Is(err, store.ErrDamaged) {
+		if unsure == nil && !errors.Is(err, store.ErrDamaged) {
 			err = undone(err)
 		}
 		return v, err
@@ -109,7 +120,14 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 			last, fresh, refusedIn = err, true, 0
 			continue
 		}
+		if unsure != nil && same(unsure, v.node) {
+			unsure = nil
+		}
+		v.changed = unsure != nil
 		w, err := plan(v)
+		if w == nil && v.changed && err != nil {
+			return v, fmt.Errorf("zookeeper: %v: %w", id, errChanged)
+		}
 		if w == nil && (fresh || err == nil && v.final()) {
 			return v, err
 		}
@@ -119,14 +137,16 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		session := s.conn.SessionID()
 		var after *node
 		if after, err = s.commit(ctx, v, w); err == nil {
-			return view{after, max(v.now, after.stat.Mtime)}, nil
+			return view{node: after, now: max(v.now, after.stat.Mtime)}, nil
 		}
 		last = fmt.Errorf("zookeeper: write %v: %w", id, err)
 		if refusedIn = 0; conflict(err) {
 			refusedIn = session
 			continue
 		}
-		uncertain = uncertain || !noEffect(err)
+		if unsure == nil && !noEffect(err) {
+			unsure = v.node
+		}
 		if !s.again(ctx, err, try) {
 			return fail(v, last)
 		}

@@ -19,7 +19,10 @@ import (
 )
 
 // losses are the multis of a client that its network loses.
-type losses struct{ requests, replies atomic.Int32 }
+type losses struct {
+	requests, replies atomic.Int32
+	before            func() // called before the connection of a lost reply ends; nil: not
+}
 
 const (
 	opMulti  = 14
@@ -51,6 +54,9 @@ func (f *faulty) Write(b []byte) (int, error) {
 func (f *faulty) Read(b []byte) (int, error) {
 	n, err := f.Conn.Read(b)
 	if f.lost.Load() && err == nil {
+		if f.l.before != nil {
+			f.l.before()
+		}
 		_ = f.Close()
 		return 0, net.ErrClosed
 	}
@@ -115,6 +121,43 @@ func TestLostRepliesAndRequestsChangeNoAnswer(t *testing.T) {
 		}
 		l.replies.Store(0)
 	}
+}
+
+// Such a call had its effect, and another caller has changed the record. It must say neither that
+// nothing was written nor that the claim is granted.
+func TestLostReplyIsUnknownWhenTheRecordHasChanged(t *testing.T) {
+	t.Parallel()
+	s, l := faultyStore(t)
+	other := openStore(t, servers(t), s.root)
+	req := request("released")
+	run := mustClaim(t, s, req)
+	l.before = func() {
+		next := req
+		next.Owner = store.NewOwner()
+		mustClaim(t, other, next)
+	}
+	l.replies.Store(1)
+	unknown := func(what string, err error) {
+		t.Helper()
+		if err == nil || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrNotDone) {
+			t.Errorf("%s: %v; want an error that wraps neither ErrFenced nor ErrNotDone", what, err)
+		}
+	}
+	unknown("a release, after which another claimed", s.Release(t.Context(), run.Claim(), keep))
+	if err := s.Release(t.Context(), run.Claim(), keep); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("the same release again: %v; want it fenced", err)
+	}
+
+	req = request("claimed")
+	l.before = func() {
+		rec := mustRead(t, other, req.ID)
+		if err := other.Release(context.Background(), rec.Claim(), keep); err != nil {
+			t.Error(err)
+		}
+	}
+	l.replies.Store(1)
+	_, err := s.Claim(t.Context(), req)
+	unknown("a claim that was released by another", err)
 }
 
 // A write that was planned before the znode was made anew has the right version by accident.

@@ -129,32 +129,16 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	for _, name := range []string{"/clock", "/due"} {
-		if err := s.make(ctx, s.root+name); err != nil {
+	ops := []string{s.root + "/ops"} // and its folders: all or none
+	for i := range shards {
+		ops = append(ops, fmt.Sprintf("%s/ops/%02x", s.root, i))
+	}
+	for _, paths := range [][]string{{s.root + "/clock"}, {s.root + "/due"}, ops} {
+		if err := s.make(ctx, paths...); err != nil {
 			return err
 		}
 	}
-	if err := s.makeShards(ctx); err != nil {
-		return err
-	}
 	return s.probe(ctx)
-}
-
-// makeShards creates the folders of records, all together or none.
-func (s *Store) makeShards(ctx context.Context) error {
-	ops := []any{&zk.CreateRequest{Path: s.root + "/ops", Acl: s.acl}}
-	for i := range shards {
-		ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/ops/%02x", s.root, i), Acl: s.acl})
-	}
-	for try := 1; ; try++ {
-		_, err := s.multi(ctx, ops)
-		switch {
-		case err == nil || errors.Is(err, zk.ErrNodeExists):
-			return nil
-		case try == tries || noEffect(err) || !s.again(ctx, err, try):
-			return fmt.Errorf("zookeeper: create %s/ops: %w", s.root, err)
-		}
-	}
 }
 
 // probe sends a request of the greatest size. It is refused for its version, so nothing is written.
@@ -174,15 +158,19 @@ func (s *Store) probe(ctx context.Context) (err error) {
 	return fmt.Errorf("zookeeper: the server does not accept a request of %d bytes; each server needs the default jute.maxbuffer, 1048575, at least: %w", maxData, err)
 }
 
-// make creates a znode, unless it exists.
-func (s *Store) make(ctx context.Context, path string) error {
+// make creates znodes, unless the first exists.
+func (s *Store) make(ctx context.Context, paths ...string) error {
+	var ops []any
+	for _, path := range paths {
+		ops = append(ops, &zk.CreateRequest{Path: path, Acl: s.acl})
+	}
 	for try := 1; ; try++ {
-		_, err := call(ctx, s, func() (string, error) { return s.conn.Create(path, nil, 0, s.acl) })
+		_, err := s.multi(ctx, ops)
 		switch {
 		case err == nil || errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case try == tries || noEffect(err) || !s.again(ctx, err, try):
-			return fmt.Errorf("zookeeper: create %s: %w", path, err)
+			return fmt.Errorf("zookeeper: create %s: %w", paths[0], err)
 		}
 	}
 }
