@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/stet-go/stet/store"
 )
@@ -34,9 +35,11 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (page store.Page, err
 	if err := s.touch(ctx); err != nil {
 		return page, err
 	}
-	folders, err := l.folders(ctx)
-	if err != nil {
-		return page, err
+	folders := strings.Split("0123456789abcdef", "")
+	if l.digits == shardDigits {
+		if folders, err = s.children(ctx, s.root+"/ops"); err != nil {
+			return page, err
+		}
 	}
 	first := shardOf(after, l.digits)
 	for _, folder := range folders {
@@ -61,17 +64,6 @@ type listing struct {
 	digits int      // of the ID that choose a folder: of the records, or of the schedule
 	read   int      // records
 	last   store.ID // that was read
-}
-
-// folders lists the folders of all records, or of unknown ones, by their digits.
-func (l *listing) folders(ctx context.Context) (all []string, err error) {
-	if l.digits == shardDigits {
-		return l.s.children(ctx, l.s.root+"/ops")
-	}
-	for _, digit := range "0123456789abcdef" {
-		all = append(all, string(digit))
-	}
-	return all, nil
 }
 
 // ids lists the IDs in a folder, in order.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-zookeeper/zk"
@@ -45,12 +46,8 @@ func conflict(err error) bool {
 // noEffect reports whether a request that failed had no effect: the server refused it, or it was
 // never sent.
 func noEffect(err error) bool {
-	for _, refused := range []error{zk.ErrNoServer, zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrSessionMoved, zk.ErrNotEmpty, store.ErrNotDone} {
-		if errors.Is(err, refused) {
-			return true
-		}
-	}
-	return conflict(err)
+	return conflict(err) || slices.ContainsFunc([]error{zk.ErrNoServer, zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrSessionMoved, store.ErrNotDone},
+		func(refused error) bool { return errors.Is(err, refused) })
 }
 
 // undone is an error of a call that had no effect.

@@ -69,9 +69,6 @@ func same(a, b *node) bool {
 	return a.exists == b.exists && a.stat.Czxid == b.stat.Czxid && a.stat.Version == b.stat.Version
 }
 
-// errChanged is the answer if the record does not tell whether an unacknowledged write had an effect.
-var errChanged = errors.New("a write was not acknowledged, and the record has changed since")
-
 func (v view) record() store.Record { return v.node.record(v.now) }
 
 // see reads a record, as load or as fresh does it, and the clock.
@@ -95,18 +92,18 @@ func (v view) final() bool { return v.exists && v.State.Settled() && !v.forgotte
 // change reads a record and makes the change that plan returns, until no other write came in between. A
 // plan of nil changes nothing. After an unacknowledged write it reads the record again. If that is the
 // same, the write had no effect, and has none later: its session has moved to another server, or ended.
-// Otherwise plan must return errChanged unless it recognises its own change. The error wraps
-// store.ErrNotDone if no write had an effect.
+// Otherwise plan must return an error unless it recognises its own change, and the effect is unknown.
+// The error wraps store.ErrNotDone if no write had an effect.
 func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write, error)) (view, error) {
 	var last error      // why the last write failed
 	var refusedIn int64 // the session in which it was refused
 	var unsure *node    // the record before a write that may have had an effect
 	fresh := false      // whether the next read must be
 	fail := func(v view, err error) (view, error) {
-		if unsure == nil && !errors.Is(err, store.ErrDamaged) {
-			err = undone(err)
+		if unsure != nil { // the error can wrap ErrNotDone or ErrFenced
+			return v, fmt.Errorf("zookeeper: %v: a write was not acknowledged: %v", id, err)
 		}
-		return v, err
+		return v, undone(err)
 	}
 	for try := 1; try <= tries; try++ {
 		v, err := s.see(ctx, id, fresh, refusedIn)
@@ -114,7 +111,9 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		case damaged && !fresh:
 			fresh = true
 			continue
-		case damaged, err != nil && !s.again(ctx, err, try):
+		case damaged:
+			return v, err
+		case err != nil && !s.again(ctx, err, try):
 			return fail(v, errors.Join(err, last))
 		case err != nil:
 			last, fresh, refusedIn = err, true, 0
@@ -126,7 +125,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		v.changed = unsure != nil
 		w, err := plan(v)
 		if w == nil && v.changed && err != nil {
-			return v, fmt.Errorf("zookeeper: %v: %w", id, errChanged)
+			return fail(v, err)
 		}
 		if w == nil && (fresh || err == nil && v.final()) {
 			return v, err
@@ -156,12 +155,8 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 
 // again waits after a request that failed, and reports whether to try again.
 func (s *Store) again(ctx context.Context, err error, try int) bool {
-	for _, permanent := range []error{zk.ErrNoAuth, zk.ErrInvalidACL, store.ErrNotDone} {
-		if errors.Is(err, permanent) {
-			return false
-		}
-	}
-	return timer.Sleep(ctx, timer.Backoff(try, retryLeast, retryMost))
+	permanent := errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) || errors.Is(err, store.ErrNotDone)
+	return !permanent && timer.Sleep(ctx, timer.Backoff(try, retryLeast, retryMost))
 }
 
 // write is a change of a record: to a new znode, to other data, or to nothing.

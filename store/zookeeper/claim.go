@@ -17,7 +17,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 	v, err := s.change(ctx, req.ID, func(v view) (*write, error) {
 		rec := v.record()
 		if v.changed && (rec.State != store.Running || rec.Owner != req.Owner) {
-			return nil, errChanged
+			return nil, store.ErrFenced
 		}
 		change, err := rules.OnClaim(rec, req)
 		switch change {

@@ -461,3 +461,23 @@ func TestRecordsAreOnlyForTheirUser(t *testing.T) {
 		t.Errorf("Open by another user: %v; want it refused", err)
 	}
 }
+
+// The context ends after a write that was not acknowledged.
+func TestEndedContextDoesNotHideAnUnacknowledgedWrite(t *testing.T) {
+	t.Parallel()
+	s, l := faultyStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req := request("k")
+	l.before = cancel
+	l.replies.Store(1)
+	if _, err := s.Claim(ctx, req); err == nil || errors.Is(err, store.ErrNotDone) {
+		t.Errorf("a claim whose reply was lost and whose context ended: %v; want an error without ErrNotDone", err)
+	}
+	if rec := mustClaim(t, s, req); rec.Attempt != 1 {
+		t.Errorf("the same claim again is attempt %d; want 1", rec.Attempt)
+	}
+	if _, err := s.Claim(ctx, request("late")); !errors.Is(err, store.ErrNotDone) {
+		t.Errorf("a claim with a context that has ended: %v; want ErrNotDone", err)
+	}
+}
