@@ -34,6 +34,8 @@ func durability(ctx context.Context, s *storage) []finding {
 		return []finding{bad("durability", "the memory store loses all records when its process ends", "use an SQLite file, or PostgreSQL")}
 	case "redis":
 		return redisServers(ctx, s.options)
+	case "zookeeper":
+		return []finding{ok("durability", "not known: ZooKeeper does not report forceSync; it must be yes, the default, on all servers")}
 	}
 	return nil
 }

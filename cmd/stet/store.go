@@ -29,7 +29,7 @@ import (
 const storeVariable = "STET_STORE"
 
 // storeHelp lists the values of --store.
-const storeHelp = "an SQLite file, a postgres://, redis:// or zookeeper:// URL, or memory"
+const storeHelp = "an SQLite file, memory, or a URL ('stet help store')"
 
 // storage is an open store.
 type storage struct {
