@@ -160,24 +160,37 @@ func TestLostReplyIsUnknownWhenTheRecordHasChanged(t *testing.T) {
 	unknown("a claim that was released by another", err)
 }
 
-// A write that was planned before the znode was made anew has the right version by accident.
+// A write that was planned before the znode was made anew has the right version and the right time in
+// the schedule by accident.
 func TestDelayedWriteCannotChangeALaterClaim(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, servers(t))
-	req := request("k")
-	first := mustClaim(t, s, req)
-	v, err := s.see(t.Context(), req.ID, true, 0)
+	now, err := s.now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Release(t.Context(), first.Claim(), store.Retention{}); err != nil {
+	claim := func(owner store.Owner) view { // at the same time
+		t.Helper()
+		req := request("k")
+		req.Owner = owner
+		v, err := s.see(t.Context(), req.ID, true, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.now = now
+		n, err := s.commit(t.Context(), v, grant(v, v.record(), req))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return view{node: n, now: now}
+	}
+	v := claim(store.NewOwner())
+	if _, err := s.commit(t.Context(), v, &write{}); err != nil {
 		t.Fatal(err)
 	}
-	req.Owner = store.NewOwner()
-	second := mustClaim(t, s, req)
-	now, err := s.see(t.Context(), req.ID, true, 0)
-	if err != nil || now.stat.Version != v.stat.Version {
-		t.Fatalf("the versions are %d and %d, %v; this test needs the same", v.stat.Version, now.stat.Version, err)
+	second := claim(store.NewOwner())
+	if second.stat.Version != v.stat.Version || second.Slot != v.Slot {
+		t.Fatalf("the versions are %d and %d, the slots %v and %v; this test needs the same", v.stat.Version, second.stat.Version, v.Slot, second.Slot)
 	}
 	for name, w := range map[string]*write{"marking unknown": markUnknown(v), "removal": {}, "claim": grant(v, v.record(), request("k"))} {
 		if _, err := s.commit(t.Context(), v, w); !conflict(err) {
@@ -189,8 +202,8 @@ func TestDelayedWriteCannotChangeALaterClaim(t *testing.T) {
 	if _, err := s.commit(t.Context(), v, &write{to: renewed}); !conflict(err) {
 		t.Errorf("a delayed heartbeat was not refused: %v", err)
 	}
-	if rec := mustRead(t, s, req.ID); rec.State != store.Running || rec.Fence != second.Fence {
-		t.Errorf("after delayed writes the record is %v with fence %d; want running with %d", rec.State, rec.Fence, second.Fence)
+	if rec := mustRead(t, s, second.id); rec.State != store.Running || rec.Fence != second.stat.Czxid {
+		t.Errorf("after delayed writes the record is %v with fence %d; want running with %d", rec.State, rec.Fence, second.stat.Czxid)
 	}
 }
 
