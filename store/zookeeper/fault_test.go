@@ -266,14 +266,14 @@ func TestWithoutQuorumNothingIsExecuted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	short, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	// The only claim in flight may reach the last server while it still serves; the others cannot.
 	_, _ = s.Claim(short, request("last"))
 	req := request("refused")
 	var err error
-	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		_, err = s.Claim(ctx, req)
 		cancel()
 		if err == nil {
@@ -283,7 +283,7 @@ func TestWithoutQuorumNothingIsExecuted(t *testing.T) {
 	if !errors.Is(err, store.ErrNotDone) {
 		t.Errorf("a claim without a quorum: %v; want an error that wraps ErrNotDone", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := s.Settle(ctx, run.Claim(), completed("x"), keep); err == nil {
 		t.Error("an outcome was stored without a quorum")

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"flag"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +15,13 @@ import (
 	"github.com/stet-go/stet/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+func TestMain(m *testing.M) {
+	// Most of the tests wait for a server.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(rig.Main(m))
+}
 
 // What tests of stores share.
 var (
