@@ -155,8 +155,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 
 // again waits after a request that failed, and reports whether to try again.
 func (s *Store) again(ctx context.Context, err error, try int) bool {
-	permanent := errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) || errors.Is(err, store.ErrNotDone)
-	return !permanent && timer.Sleep(ctx, timer.Backoff(try, retryLeast, retryMost))
+	return !errors.Is(err, zk.ErrNoAuth) && !errors.Is(err, store.ErrNotDone) && timer.Sleep(ctx, timer.Backoff(try, retryLeast, retryMost))
 }
 
 // write is a change of a record: to a new znode, to other data, or to nothing.

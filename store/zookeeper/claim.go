@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -11,8 +12,8 @@ import (
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
-	if err := fits(req.Label); err != nil {
-		return store.Record{}, err
+	if l := req.Label; len(l.Class) > store.MaxLabel || len(l.Name) > store.MaxLabel || len(l.Ref) > store.MaxRef {
+		return store.Record{}, fmt.Errorf("zookeeper: %w: a part of the label has more than %d bytes, or the reference more than %d", store.ErrInvalid, store.MaxLabel, store.MaxRef)
 	}
 	v, err := s.change(ctx, req.ID, func(v view) (*write, error) {
 		rec := v.record()
@@ -49,6 +50,13 @@ func grant(v view, rec store.Record, req store.ClaimRequest) *write {
 func (v view) with(state store.State, end times) *node {
 	to := &node{id: v.id, head: v.head}
 	to.State, to.End, to.At = state, end, 0
+	return to
+}
+
+// again returns a copy of the record with the same times, to be written again.
+func (v view) again() *node {
+	to := &node{id: v.id, head: v.head, result: v.result, stat: v.stat}
+	to.At = v.base()
 	return to
 }
 

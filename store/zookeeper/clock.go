@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 )
@@ -18,11 +19,12 @@ const sampleAge = time.Second
 type clock struct {
 	begun time.Time // local times count from it, monotonically
 
-	mu     sync.Mutex
-	offset time.Duration // from local time to the leader's, since 1970
-	taken  time.Duration // local time of the last sample; 0 before the first
-	next   *touch        // that has not begun
-	turn   sync.Mutex    // of writing the znode
+	mu       sync.Mutex
+	offset   time.Duration // from local time to the leader's, since 1970
+	taken    time.Duration // local time of the last sample; 0 before the first
+	next     *touch        // that has not begun
+	inFlight bool          // a touch has begun
+	turn     sync.Mutex    // of writing the znode
 }
 
 // touch is a write of the znode "clock", for all calls that wait for it.
@@ -48,42 +50,35 @@ func (c *clock) sample(mtime millis, sent time.Duration) {
 	c.taken = now
 }
 
-// read returns the estimate, and whether it is young enough.
-func (c *clock) read() (now millis, ok bool) {
+// read returns the estimate and the age of the last sample.
+func (c *clock) read() (now millis, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	local := c.local()
-	return (c.offset + local).Milliseconds(), c.taken != 0 && local-c.taken <= sampleAge
+	if age = local - c.taken; c.taken == 0 {
+		age = math.MaxInt64
+	}
+	return (c.offset + local).Milliseconds(), age
 }
 
-// now returns the time on the store's clock.
+// now returns the time on the store's clock. It takes a new sample in good time, so that calls rarely wait.
 func (s *Store) now(ctx context.Context) (millis, error) {
-	now, ok := s.clock.read()
-	if ok {
-		return now, nil
+	now, age := s.clock.read()
+	if age > sampleAge {
+		if err := s.touch(ctx); err != nil {
+			return 0, err
+		}
+		now, _ = s.clock.read()
+	} else if age > sampleAge/2 {
+		s.begin(true)
 	}
-	if err := s.touch(ctx); err != nil {
-		return 0, err
-	}
-	now, _ = s.clock.read()
 	return now, nil
 }
 
 // touch writes the znode "clock". All writes that were acknowledged before the call are then visible
 // to the reads of this session. Calls that wait for their turn share the next write.
 func (s *Store) touch(ctx context.Context) error {
-	if s.closed.Load() {
-		return errClosed
-	}
-	c := &s.clock
-	c.mu.Lock()
-	t := c.next
-	if t == nil {
-		t = &touch{done: make(chan struct{})}
-		c.next = t
-		s.wg.Go(func() { s.write(t) })
-	}
-	c.mu.Unlock()
+	t := s.begin(false)
 	select {
 	case <-t.done:
 		return t.err
@@ -92,13 +87,32 @@ func (s *Store) touch(ctx context.Context) error {
 	}
 }
 
+// begin returns the next touch, unless one in flight is enough.
+func (s *Store) begin(orInFlight bool) *touch {
+	c := &s.clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next != nil || orInFlight && c.inFlight {
+		return c.next
+	}
+	t := &touch{done: make(chan struct{})}
+	if s.closed.Load() {
+		t.err = errClosed
+		close(t.done)
+		return t
+	}
+	c.next = t
+	s.wg.Go(func() { s.write(t) })
+	return t
+}
+
 // write makes the write of t when that of an earlier touch has ended.
 func (s *Store) write(t *touch) {
 	c := &s.clock
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	c.mu.Lock()
-	c.next = nil
+	c.next, c.inFlight = nil, true
 	c.mu.Unlock()
 	sent := c.local()
 	stat, err := s.conn.Set(s.root+"/clock", nil, -1)
@@ -107,5 +121,8 @@ func (s *Store) write(t *touch) {
 	} else {
 		c.sample(stat.Mtime, sent)
 	}
+	c.mu.Lock()
+	c.inFlight = false
+	c.mu.Unlock()
 	close(t.done)
 }

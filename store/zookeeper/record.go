@@ -47,20 +47,6 @@ type node struct {
 	exists bool
 }
 
-// label returns the label of the operation.
-func (n *node) label() store.Label {
-	return store.Label{Class: n.Class, Name: n.Name, Ref: string(n.Ref)}
-}
-
-// fits refuses a label for which a znode has no room.
-func fits(l store.Label) error {
-	if len(l.Class) > store.MaxLabel || len(l.Name) > store.MaxLabel || len(l.Ref) > store.MaxRef {
-		return fmt.Errorf("zookeeper: %w: the label has %d, %d and %d bytes; at most %d each, and %d the reference",
-			store.ErrInvalid, len(l.Class), len(l.Name), len(l.Ref), store.MaxLabel, store.MaxRef)
-	}
-	return nil
-}
-
 // marshal returns the bytes of the znode.
 func (n *node) marshal() ([]byte, error) {
 	head, err := json.Marshal(n.head)
@@ -106,9 +92,6 @@ func (n *node) base() millis {
 	return n.stat.Mtime
 }
 
-// rebase makes the times stay when the znode is written again.
-func (n *node) rebase() { n.At = n.base() }
-
 // ends reports whether a time of the record has come.
 func (n *node) ends(after, now millis) bool { return now >= n.base()+after }
 
@@ -122,7 +105,7 @@ func (n *node) record(now millis) store.Record {
 	if !n.exists || n.forgotten(now) {
 		return store.Record{ID: n.id}
 	}
-	r := store.Record{ID: n.id, Label: n.label(), State: n.State, Fence: n.stat.Czxid, Attempt: n.Attempt, Result: n.result, Gone: n.Gone,
+	r := store.Record{ID: n.id, Label: store.Label{Class: n.Class, Name: n.Name, Ref: string(n.Ref)}, State: n.State, Fence: n.stat.Czxid, Attempt: n.Attempt, Result: n.result, Gone: n.Gone,
 		ClaimedAt: time.UnixMilli(n.stat.Ctime)}
 	copy(r.Scope[:], n.Scope)
 	copy(r.Fingerprint[:], n.Fingerprint)

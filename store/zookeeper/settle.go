@@ -83,9 +83,8 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 
 // discard removes the result of a settled record, which expires at that time.
 func discard(v view, expires millis) *write {
-	to := &node{id: v.id, head: v.head, stat: v.stat}
-	to.rebase()
-	to.Gone, to.End.Expire = true, min(expires, to.End.Expire)
+	to := v.again()
+	to.result, to.Gone, to.End.Expire = store.Result{}, true, min(expires, to.End.Expire)
 	to.schedule(v.now)
 	return &write{to: to}
 }

@@ -144,8 +144,7 @@ func (sw *sweep) plan(v view) (w *write, did *int) {
 	case v.State.Settled() && !v.Gone && v.ends(v.End.Expire, v.now):
 		return discard(v, v.End.Expire), &sw.swept.Expired
 	}
-	to := &node{id: v.id, head: v.head, result: v.result, stat: v.stat}
-	to.rebase()
+	to := v.again()
 	if to.schedule(v.now); to.Slot == v.Slot {
 		return nil, nil // in some milliseconds
 	}

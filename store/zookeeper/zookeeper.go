@@ -35,7 +35,6 @@ import (
 )
 
 const (
-	defaultPath    = "/stet"
 	sessionTimeout = 6 * time.Second // a server that says nothing is left after two thirds of it
 	dialTimeout    = time.Second
 )
@@ -69,12 +68,12 @@ type Store struct {
 	wg      sync.WaitGroup
 }
 
-var (
-	_ store.Watcher = (*Store)(nil)
-	_ store.Sweeper = (*Store)(nil)
-	_ store.Browser = (*Store)(nil)
-	_ store.Limiter = (*Store)(nil)
-)
+var _ interface {
+	store.Watcher
+	store.Sweeper
+	store.Browser
+	store.Limiter
+} = (*Store)(nil)
 
 var errClosed = fmt.Errorf("zookeeper: %w: the store is closed", store.ErrNotDone)
 
@@ -82,7 +81,7 @@ var errClosed = fmt.Errorf("zookeeper: %w: the store is closed", store.ErrNotDon
 // It refuses an ensemble whose servers accept no requests of 1 MiB. ctx bounds the call. Close the
 // store after the engine.
 func Open(ctx context.Context, servers []string, o Options) (*Store, error) {
-	o.Path = cmp.Or(o.Path, defaultPath)
+	o.Path = cmp.Or(o.Path, "/stet")
 	if len(servers) == 0 {
 		return nil, errors.New("zookeeper: Open needs the address of one server at least, host:port")
 	}
@@ -124,16 +123,15 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 		s.acl = zk.AuthACL(zk.PermAll)
 	}
 	parts := strings.Split(s.root, "/")
+	var all [][]string
 	for i := 2; i <= len(parts); i++ {
-		if err := s.make(ctx, strings.Join(parts[:i], "/")); err != nil {
-			return err
-		}
+		all = append(all, []string{strings.Join(parts[:i], "/")})
 	}
 	ops := []string{s.root + "/ops"} // and its folders: all or none
 	for i := range shards {
 		ops = append(ops, fmt.Sprintf("%s/ops/%02x", s.root, i))
 	}
-	for _, paths := range [][]string{{s.root + "/clock"}, {s.root + "/due"}, ops} {
+	for _, paths := range append(all, []string{s.root + "/clock"}, []string{s.root + "/due"}, ops) {
 		if err := s.make(ctx, paths...); err != nil {
 			return err
 		}
@@ -180,9 +178,11 @@ func (s *Store) MaxResult() int { return MaxResult }
 
 // Close ends the session. Later calls fail. It may be called again.
 func (s *Store) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
+	s.clock.mu.Lock()
+	s.watches.mu.Lock()
+	s.closed.Store(true) // no goroutine begins from now on
+	s.watches.mu.Unlock()
+	s.clock.mu.Unlock()
 	s.conn.Close()
 	for range s.events { // until it is closed
 		continue
