@@ -25,7 +25,7 @@ var (
 )
 
 // all are the defects of all parts.
-func all() []defect { return slices.Concat(defects, adapters) }
+func all() []defect { return slices.Concat(defects, adapters, ensembleDefects) }
 
 // some are those of the tests whose names match.
 func some(names string, tests []string) []string { return append([]string{"-run", names}, tests...) }
