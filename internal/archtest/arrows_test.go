@@ -22,7 +22,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/intx", "stet"},
 	{"store/internal/rules", "store"},
 	{"store/memory store/sqlite store/postgres store/zookeeper store/redis/...", "store store/internal/rules internal/fault internal/timer"},
-	{"store/cache", "store"},
+	{"store/cache store/tier", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/adaptertest", "stet stethttp store store/memory"},
 	{"stethttp/...", "stet store observe internal/again internal/coding internal/fault internal/intx internal/timer internal/misuse internal/problem"},

@@ -1,0 +1,112 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stet-go/stet/store"
+)
+
+// Sweep implements store.Sweeper. It sweeps both stores, and writes pending outcomes to SQL.
+func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
+	swept, frontErr := s.front.sweeper.Sweep(ctx, limit)
+	moved, moveErr := s.movePending(ctx, limit)
+	back, backErr := s.back.sweeper.Sweep(ctx, limit)
+	return store.Swept{
+		MarkedUnknown: swept.MarkedUnknown + back.MarkedUnknown,
+		Expired:       swept.Expired + back.Expired,
+		Purged:        swept.Purged + back.Purged,
+		More:          swept.More || moved >= limit || back.More,
+	}, errors.Join(frontErr, moveErr, backErr)
+}
+
+// movePending writes up to about limit pending outcomes to SQL.
+func (s *Store) movePending(ctx context.Context, limit int) (moved int, err error) {
+	pending, err := s.front.outbox.DueMessages(ctx, limit, moveAgain)
+	for _, rec := range pending {
+		if _, moveErr := s.insert(ctx, rec); moveErr != nil {
+			err = errors.Join(err, moveErr)
+			continue
+		}
+		moved++
+	}
+	return moved, err
+}
+
+// The beginnings of a cursor: the store of the next page.
+const (
+	inFront = "claims:"
+	inBack  = "outcomes:"
+)
+
+// Browse implements store.Browser. It lists the records in Redis that are not settled, then those
+// in SQL. An outcome that is not in SQL yet is on no page.
+func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
+	if err := q.Check(); err != nil {
+		return store.Page{}, err
+	}
+	if after, ok := strings.CutPrefix(q.After, inBack); ok {
+		return s.browseBack(ctx, q, after)
+	}
+	after, ok := strings.CutPrefix(q.After, inFront)
+	if !ok && q.After != "" {
+		return store.Page{}, fmt.Errorf("tier: %w: the cursor %q is not of this store", store.ErrInvalid, q.After)
+	}
+	open := q
+	open.After = after
+	open.States = slices.DeleteFunc(slices.Clone(q.States), store.State.Settled)
+	if len(q.States) == 0 {
+		open.States = []store.State{store.Running, store.Retryable, store.Unknown}
+	}
+	if len(open.States) == 0 {
+		return s.browseBack(ctx, q, "")
+	}
+	page, err := s.front.browser.Browse(ctx, open)
+	if page.Next = inFront + page.Next; page.Next == inFront {
+		page.Next = inBack
+	}
+	return page, err
+}
+
+// browseBack returns a page of SQL. A record that Redis has, too, is shown as Read returns it.
+func (s *Store) browseBack(ctx context.Context, q store.Query, after string) (store.Page, error) {
+	q.After = after
+	page, err := s.back.browser.Browse(ctx, q)
+	if err != nil {
+		return page, err
+	}
+	for i, rec := range page.Records {
+		if rec.Damage != "" {
+			continue
+		}
+		now, err := s.Read(ctx, rec.ID)
+		if err != nil {
+			return store.Page{}, err
+		}
+		if now.Owner == rec.Owner {
+			now.Result = store.Result{}
+			page.Records[i] = now
+		}
+	}
+	if page.Next != "" {
+		page.Next = inBack + page.Next
+	}
+	return page, nil
+}
+
+// Expire implements store.Browser. It removes the result from both stores.
+func (s *Store) Expire(ctx context.Context, c store.Claim) error {
+	row, hot, err := s.stored(ctx, c)
+	if err != nil {
+		return err
+	}
+	if hot.Owner == row.Owner && hot.State.Settled() {
+		if err := s.front.browser.Expire(ctx, hot.Claim()); err != nil {
+			return err
+		}
+	}
+	return s.back.browser.Expire(ctx, row)
+}

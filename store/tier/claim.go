@@ -1,0 +1,166 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stet-go/stet/store"
+)
+
+// Claim implements store.Store.
+func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	rec, err := s.front.Claim(ctx, req)
+	switch {
+	case errors.Is(err, store.ErrMismatch):
+		rec, readErr := s.shown(ctx, rec)
+		return rec, errors.Join(err, readErr)
+	case err != nil:
+		return store.Record{}, err
+	case rec.State == store.Running && rec.Owner == req.Owner:
+		return s.check(ctx, req, rec)
+	}
+	if rec, err = s.current(ctx, rec); err == nil && rec.Fingerprint != req.Fingerprint {
+		err = store.ErrMismatch // another record stands in SQL
+	}
+	return rec, err
+}
+
+// check reads the key of a granted claim in SQL. If SQL has a record, the claim is removed from
+// Redis, which had lost that record.
+func (s *Store) check(ctx context.Context, req store.ClaimRequest, rec store.Record) (store.Record, error) {
+	stands, err := s.back.Read(ctx, req.ID)
+	if err != nil {
+		return store.Record{}, err // the claim is not returned, so it grants nothing
+	}
+	if stands.State == store.None {
+		return rec, nil
+	}
+	// If this fails, the claim expires and becomes unknown. A later call then finds the outcome.
+	_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
+	if stands.Fingerprint != req.Fingerprint {
+		return stands, store.ErrMismatch
+	}
+	return stands, nil
+}
+
+// Read implements store.Store.
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.front.Read(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	return s.current(ctx, rec)
+}
+
+// current returns the record that stands, given that of Redis. An outcome is in SQL by then.
+func (s *Store) current(ctx context.Context, rec store.Record) (store.Record, error) {
+	switch {
+	case rec.State.Settled() && rec.ForgetAt.IsZero():
+		stands, err := s.move(ctx, rec.ID)
+		if err != nil {
+			return store.Record{}, err
+		}
+		if stands.Owner != rec.Owner {
+			return stands, nil
+		}
+		return s.shown(ctx, rec)
+	case rec.State.Settled():
+		return s.shown(ctx, rec)
+	case rec.State == store.None:
+		return s.back.Read(ctx, rec.ID)
+	case rec.State == store.Unknown:
+		stands, err := s.back.Read(ctx, rec.ID)
+		if err != nil || !stands.State.Settled() {
+			return rec, err
+		}
+		_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
+		return stands, nil
+	}
+	return rec, nil
+}
+
+// shown is a record of Redis in the form for callers: without what only this package reads, and
+// with the time at which SQL forgets it.
+func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, error) {
+	if !rec.State.Settled() {
+		return rec, nil
+	}
+	if !rec.Gone {
+		tombstone, err := unwrap(&rec.Result)
+		rec.ForgetAt = rec.SettledAt.Add(tombstone)
+		return rec, err
+	}
+	stands, err := s.back.Read(ctx, rec.ID)
+	switch {
+	case err != nil:
+		return store.Record{}, err
+	case stands.State.Settled() && stands.Owner != rec.Owner:
+		return stands, nil // rec is being removed: see drop
+	case stands.State.Settled():
+		rec.ForgetAt = rec.SettledAt.Add(stands.ForgetAt.Sub(stands.SettledAt))
+	}
+	return rec, nil
+}
+
+// move writes a pending outcome to SQL, and returns the record that SQL has then. If that is of
+// another claim, the pending outcome is removed.
+func (s *Store) move(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.front.works.Look(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	if rec.Outbox == nil || !rec.State.Settled() {
+		return s.back.Read(ctx, id) // another call has moved it
+	}
+	return s.insert(ctx, rec)
+}
+
+// insert is move for a record with its outbox.
+func (s *Store) insert(ctx context.Context, rec store.Record) (store.Record, error) {
+	tombstone, err := decode(rec.Outbox)
+	if err != nil {
+		return store.Record{}, err
+	}
+	out := store.Settlement{State: rec.State, Gone: rec.Gone}
+	if out.Result = rec.Result; !rec.Gone {
+		if _, err := unwrap(&out.Result); err != nil {
+			return store.Record{}, err
+		}
+	}
+	keep := store.Retention{Result: rec.ExpiresAt.Sub(rec.SettledAt), Tombstone: tombstone}
+	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: rec.Owner, Lease: store.MaxLease, Label: rec.Label}
+	stands, err := s.back.insert(ctx, req, out, keep)
+	for err == nil && stands.InTx { // another call inserts it now
+		select {
+		case <-ctx.Done():
+			return store.Record{}, ctx.Err()
+		case <-time.After(busyWait):
+		}
+		stands, err = s.back.insert(ctx, req, out, keep)
+	}
+	switch {
+	case err != nil && !errors.Is(err, store.ErrMismatch):
+		return store.Record{}, err
+	case !stands.State.Settled():
+		return store.Record{}, errBusy
+	case stands.Owner != rec.Owner:
+		s.drop(ctx, rec.Claim())
+	default:
+		// If this fails, the outcome stays pending. The next call or sweep finds it in SQL.
+		_ = s.front.outbox.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: min(s.hot, tombstone)})
+	}
+	return stands, nil
+}
+
+// drop removes a pending outcome from Redis, because another one is in SQL. It removes the result
+// first: Redis forgets the record a moment later, and must not return the result until then. If
+// drop fails, the outcome stays pending, and no call returns it.
+func (s *Store) drop(ctx context.Context, c store.Claim) {
+	if s.front.browser.Expire(ctx, c) == nil {
+		_ = s.front.outbox.Relayed(ctx, c, store.Retention{})
+	}
+}
+
+// errBusy is of a key that another program uses in SQL. The outcome stays pending in Redis.
+var errBusy = errors.New("tier: the outcome cannot be stored: SQL has an operation with this key that has not ended; no other program may use the key there")
