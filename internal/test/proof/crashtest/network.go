@@ -51,7 +51,7 @@ func NewNetwork(server string) (*Network, error) {
 
 // Through returns the place with its addresses over the network.
 func (n *Network) Through(p Place) Place {
-	if p.Kind == Redis || p.Kind == ZooKeeper {
+	if p.Addr != "" {
 		p.Addr = n.proxy.Listen
 	} else {
 		p.URL = rig.Through(n.proxy.Listen, p.URL)

@@ -31,16 +31,23 @@ const (
 	Postgres  = "postgres"
 	Redis     = "redis"
 	ZooKeeper = "zookeeper" // without accepted operations and messages
+	Tier      = "tier"      // Redis in front of SQLite
 )
+
+// Kinds are all kinds of stores.
+var Kinds = []string{SQLite, Postgres, Redis, ZooKeeper, Tier}
 
 // Place is where the records are.
 type Place struct {
-	Kind string // SQLite, Postgres, Redis or ZooKeeper
+	Kind string // one of Kinds
 	Dir  string // of SQLite's file, of the ledger and of histories
 	URL  string // of PostgreSQL's database
 	Addr string // host:port of Redis; of ZooKeeper's servers, with commas
 	Pool int    // connections for transactions, or to Redis; 0: the library's default
 }
+
+// Transactions reports whether a payment and its record can be one transaction.
+func (p Place) Transactions() bool { return p.Kind == SQLite || p.Kind == Postgres }
 
 // StartServer starts the server that a kind of store needs, on r; nil if it needs
 // none.
@@ -55,7 +62,7 @@ func StartServer(ctx context.Context, r *rig.Rig, kind string) (Place, Server, e
 		name, err := server.CreateDatabase(ctx)
 		p.URL = server.URL(name)
 		return p, server, err
-	case Redis:
+	case Redis, Tier:
 		server, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
 		if err != nil {
 			return p, nil, err
@@ -96,7 +103,7 @@ func (e ensemble) Close() (err error) {
 }
 
 func errNoStore(kind string) error {
-	return fmt.Errorf("crashtest: there is no store %q; there are sqlite, postgres, redis and zookeeper", kind)
+	return fmt.Errorf("crashtest: there is no store %q; there are %s", kind, strings.Join(Kinds, ", "))
 }
 
 // Store is a store as a judge needs it.
@@ -178,6 +185,8 @@ func (p Place) Open(ctx context.Context, h *History) (*Site, error) {
 			return nil, err
 		}
 		return withoutTx(&Site{Store: servers, Close: servers.Close}, h), nil
+	case Tier:
+		return p.openTier(ctx, h)
 	}
 	return nil, errNoStore(p.Kind)
 }

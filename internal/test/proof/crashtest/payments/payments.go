@@ -66,9 +66,9 @@ func (c Config) check() (Config, error) {
 		c.Timeout = 30 * time.Minute
 	}
 	switch {
-	case !slices.Contains([]string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper}, c.Place.Kind):
+	case !slices.Contains(crashtest.Kinds, c.Place.Kind):
 		return c, fmt.Errorf("payments: there is no store %q", c.Place.Kind)
-	case (c.Place.Kind == crashtest.Redis || c.Place.Kind == crashtest.ZooKeeper) && c.Mode == Tx:
+	case c.Mode == Tx && !c.Place.Transactions():
 		return c, fmt.Errorf("payments: %s has no transactions to run in; its modes are unknown and verify", c.Place.Kind)
 	case c.Server == nil && c.ServerKills+c.NetworkFaults > 0:
 		return c, errors.New("payments: ServerKills and NetworkFaults need a Server")
@@ -82,7 +82,7 @@ func (c Config) check() (Config, error) {
 func Points(kind string, m Mode) []fault.Point {
 	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter,
 		fault.ResponseBefore, fault.ResponseAfter, fault.SweepBefore, fault.SweepAfter}
-	if m == Tx || kind == crashtest.SQLite { // elsewhere the statements of the lease mode commit by themselves
+	if m == Tx || kind == crashtest.SQLite || kind == crashtest.Tier { // elsewhere the statements of the lease mode commit by themselves
 		ps = append(ps, fault.CommitBefore, fault.CommitAfter)
 	}
 	if m == Tx {

@@ -33,10 +33,14 @@ var (
 
 // places are the configurations of -everywhere, or some.
 func places() (all []Config) {
-	for _, kind := range []string{crashtest.SQLite, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper} {
+	for _, kind := range crashtest.Kinds {
 		for _, mode := range []Mode{Tx, MarkUnknown, Verify} {
-			one := kind == crashtest.Postgres && mode == Tx || (kind == crashtest.Redis || kind == crashtest.ZooKeeper) && mode == MarkUnknown
-			if one || kind == crashtest.SQLite || *everywhere && (kind == crashtest.Postgres || mode != Tx) {
+			transactions := crashtest.Place{Kind: kind}.Transactions()
+			if !transactions && mode == Tx {
+				continue
+			}
+			one := transactions && mode == Tx || !transactions && mode == MarkUnknown
+			if one || kind == crashtest.SQLite || *everywhere {
 				all = append(all, Config{Place: crashtest.Place{Kind: kind}, Mode: mode, Seed: *seed, Keep: *keep, Timeout: 6 * time.Hour})
 			}
 		}
