@@ -185,7 +185,7 @@ func pair(ctx context.Context, s store.Store) (store.ClaimRequest, error) {
 	return req, s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep)
 }
 
-// byHand is what one writes with both: SET NX, a SELECT in case Redis has forgotten the key, an
+// byHand is the pattern that one writes with both: SET NX, a SELECT in case Redis has forgotten the key, an
 // INSERT of the outcome, and a SET of it for ten minutes. It compares no fence.
 func (b *bench) byHand(ctx context.Context) error {
 	req := request()
