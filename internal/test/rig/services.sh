@@ -2,6 +2,8 @@
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
 # Sentinel, RabbitMQ, NATS, Prometheus), Python with what its package and examples need, and Node and
 # Sentinel, RabbitMQ, NATS, ZooKeeper), Python with what its package and examples need, and Node and
+# Installs the servers that the tests start (PostgreSQL, PgBouncer, MariaDB, Redis and
+# Sentinel, RabbitMQ, NATS), Python with what its package and examples need, and Node and
 # Chromium for clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
@@ -18,6 +20,7 @@ has() {
 missing=
 if ! has postgres || ! has initdb; then missing="$missing postgresql"; fi
 if ! has pgbouncer; then missing="$missing pgbouncer"; fi
+if ! has mariadbd || ! has mariadb-install-db; then missing="$missing mariadb-server"; fi
 if ! has rabbitmq-server; then missing="$missing rabbitmq-server"; fi
 if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi

@@ -19,6 +19,7 @@ var shared struct {
 	redis    once[*RedisServer]
 	rabbitmq once[*RabbitMQServer]
 	nats     once[*NATSServer]
+	mariadb  once[*MariaDBServer]
 }
 
 // once is a server that is started when a test first asks for it. shared.mu guards it.
