@@ -21,7 +21,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/misuse", "stet"},
 	{"internal/intx", "stet"},
 	{"store/internal/rules", "store"},
-	{"store/memory store/sqlite store/postgres store/zookeeper store/redis/...", "store store/internal/rules internal/fault internal/timer"},
+	{"store/memory store/sqlite store/mysql store/postgres store/zookeeper store/redis/...", "store store/internal/rules internal/fault internal/timer"},
 	{"store/cache store/tier", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/adaptertest", "stet stethttp store store/memory"},

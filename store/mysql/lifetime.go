@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -33,15 +34,21 @@ func (t *transaction) commit(ctx context.Context) error {
 	return err
 }
 
-// rollback rolls back if nothing was committed.
+// rollback rolls back if nothing was committed. If the connection is dead, the server may not know that, and
+// keep the record locked: then it ends the server's side, too.
 func (t *transaction) rollback() {
 	if t.left || t.life == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = within(ctx, t.tx.Rollback, func(error) {})
+	err := within(ctx, t.tx.Rollback, func(error) {})
 	t.life()
+	if err != nil && !errors.Is(err, sql.ErrTxDone) && t.row != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		t.kill(ctx, t.row.Record)
+	}
 }
 
 var (

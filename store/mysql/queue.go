@@ -94,7 +94,7 @@ type candidate struct {
 func (s *Store) due(ctx context.Context, queues []*queue, limit int, again time.Duration) ([]store.Record, error) {
 	found, err := s.candidates(ctx, queues, min(limit, dueChunk))
 	if err != nil || len(found) == 0 {
-		return nil, s.gaveUp("read what is due", err)
+		return nil, s.gaveUp("read due records", err)
 	}
 	var ids []any
 	size := 0
@@ -131,7 +131,7 @@ func (s *Store) due(ctx context.Context, queues []*queue, limit int, again time.
 		return "UPDATE " + s.t.records + " FORCE INDEX (PRIMARY) SET queue_due = ? WHERE id IN " + list(len(put)), append([]any{a.now + span(again)}, put...)
 	})
 	if err != nil {
-		return nil, s.gaveUp("read what is due", err)
+		return nil, s.gaveUp("read due records", err)
 	}
 	return recs, bad.err()
 }
@@ -144,7 +144,7 @@ func (r *row) waits() bool {
 	return r.State == store.Accepted || r.repeatable()
 }
 
-// candidates reads what is due. The queues have equal shares of the limit; a share that is left over
+// candidates reads due rows, without locks. The queues have equal shares of the limit; a share that is left over
 // goes to the others.
 func (s *Store) candidates(ctx context.Context, queues []*queue, limit int) (found []candidate, err error) {
 	for len(queues) > 0 && len(found) < limit {
@@ -152,9 +152,6 @@ func (s *Store) candidates(ctx context.Context, queues []*queue, limit int) (fou
 		var texts []string
 		var args []any
 		for i, q := range queues {
-			if i == limit-len(found) {
-				break
-			}
 			texts = append(texts, "(SELECT id, queue_due, COALESCE(LENGTH(work), 0), "+fmt.Sprint(i)+" FROM "+s.t.records+
 				" WHERE queue = ? AND queue_due <= "+nowColumn+" + ? ORDER BY queue_due LIMIT ? OFFSET ?)")
 			args = append(args, []byte(q.name), s.ahead.Load(), share, q.read)
@@ -163,10 +160,11 @@ func (s *Store) candidates(ctx context.Context, queues []*queue, limit int) (fou
 		if found, err = s.readCandidates(ctx, strings.Join(texts, " UNION ALL "), args, queues, found); err != nil {
 			return nil, err
 		}
-		queues = slices.DeleteFunc(queues[:len(texts)], func(q *queue) bool { return q.read-q.had < share })
+		queues = slices.DeleteFunc(queues, func(q *queue) bool { return q.read-q.had < share })
 	}
+	found = found[:min(len(found), limit)]
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
-	return found[:min(len(found), limit)], nil
+	return found, nil
 }
 
 func (s *Store) readCandidates(ctx context.Context, text string, args []any, queues []*queue, found []candidate) ([]candidate, error) {

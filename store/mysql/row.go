@@ -13,7 +13,7 @@ import (
 // micros is a time of the store: microseconds since 1970; 0 for none.
 type micros = int64
 
-// row is a stored record. Its State is None if there is no row, or one that was only reserved.
+// row is a stored record. Its State is None if there is no row, or a reserved one.
 type row struct {
 	store.Record
 	times

@@ -73,7 +73,7 @@ func (s *SQLStore[Tx]) runTx(ctx context.Context, req *store.ClaimRequest, keep 
 type transaction struct {
 	s    *Store
 	req  *store.ClaimRequest
-	row  *row   // as it was read, and then as it is written
+	row  *row   // as read, then as written
 	read micros // the server's time at the moment at
 	at   time.Time
 	tx   SQLTx

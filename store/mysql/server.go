@@ -26,7 +26,7 @@ func (h *header) into() []any {
 	return []any{&h.now, &h.step, &h.readOnly, &h.flush, &h.syncLog, &h.binaryLog}
 }
 
-// refusal is an error if the server cannot be written to, or may lose what is written.
+// refusal is an error if the server cannot be written to, or may lose writes.
 //
 // Without a binary log sync_binlog has no meaning. With one, recovery after a crash rolls back a
 // transaction that InnoDB has on its disk, but the binary log has not.

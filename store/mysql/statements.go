@@ -58,7 +58,7 @@ func statementsOf(database string) (t statements) {
 	t.replace = t.fill(`REPLACE INTO {records} (` + whole + `) VALUES `)
 	all = slices.Delete(all, connColumn, connColumn+1)
 	t.update = t.fill(`UPDATE {records} FORCE INDEX (PRIMARY) SET ` + strings.Join(all[2:], ` = ?, `) + ` = ? WHERE id = ? AND fence = ?`)
-	// The row of state 0 is none. It is locked, whoever has inserted it: exclusively, so that two
+	// The row of state 0 is none. The statement locks it, also if it exists: exclusively, so that two
 	// transactions that wait for it do not deadlock.
 	t.reserve = t.fill(`INSERT INTO {records} (id, scope, fingerprint, owner, state, attempt, gone, cancelling, claimed, class, name, ref)
 		VALUES (?, '', '', '', 0, 0, 0, 0, 0, '', '', '') ON DUPLICATE KEY UPDATE id = id`)

@@ -14,7 +14,7 @@ const (
 	sweepDamagedEvery = time.Hour // between two reads of a damaged record by sweeps
 )
 
-// Sweep implements store.Sweeper. It reads only records that are due, through an index, and none that
+// Sweep implements store.Sweeper. It reads only records that are due, through an index. It skips records that
 // another transaction has locked. One call reads at most 1,000, even if limit is larger.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	if limit < 1 || ctx.Err() != nil {

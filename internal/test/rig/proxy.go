@@ -13,7 +13,7 @@ import (
 type Proxy struct {
 	target   string
 	addr     string
-	postgres bool // replies can be lost
+	protocol protocol
 	work     sync.WaitGroup
 	ctx      context.Context // of dialling; ends with the proxy
 	cancel   context.CancelFunc
@@ -28,6 +28,16 @@ type Proxy struct {
 	requests loss
 }
 
+// protocol is what a proxy reads of the messages that it forwards. Only of a known one can requests and
+// replies be lost.
+type protocol uint8
+
+const (
+	anyProtocol protocol = iota
+	postgresProtocol
+	mysqlProtocol
+)
+
 // loss is the planned losses, and the losses so far.
 type loss struct {
 	command string
@@ -40,15 +50,19 @@ type link struct{ client, server net.Conn }
 
 // StartProxy starts a proxy that forwards to target (host:port), of whatever
 // protocol. The caller closes it.
-func StartProxy(target string) (*Proxy, error) { return startProxy(target, false) }
+func StartProxy(target string) (*Proxy, error) { return startProxy(target, anyProtocol) }
 
 // StartPostgresProxy starts a proxy in front of a PostgreSQL server or PgBouncer
 // at addr (host:port); connections through it are not encrypted. The caller
 // closes it.
-func StartPostgresProxy(addr string) (*Proxy, error) { return startProxy(addr, true) }
+func StartPostgresProxy(addr string) (*Proxy, error) { return startProxy(addr, postgresProtocol) }
 
-func startProxy(target string, postgres bool) (*Proxy, error) {
-	p := &Proxy{target: target, postgres: postgres, links: map[*link]struct{}{}}
+// StartMariaDBProxy starts a proxy in front of a MariaDB or MySQL server at addr (host:port). The caller
+// closes it.
+func StartMariaDBProxy(addr string) (*Proxy, error) { return startProxy(addr, mysqlProtocol) }
+
+func startProxy(target string, of protocol) (*Proxy, error) {
+	p := &Proxy{target: target, protocol: of, links: map[*link]struct{}{}}
 	p.turn = sync.NewCond(&p.mu)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	l, err := listenAnywhere()
@@ -64,19 +78,25 @@ func startProxy(target string, postgres bool) (*Proxy, error) {
 // NewProxy starts a proxy of any protocol in front of addr, for this test.
 func NewProxy(t testing.TB, addr string) *Proxy {
 	t.Helper()
-	return proxyOf(t, addr, false)
+	return proxyOf(t, addr, anyProtocol)
 }
 
 // NewPostgresProxy starts a proxy in front of a PostgreSQL server or PgBouncer,
 // for this test.
 func NewPostgresProxy(t testing.TB, addr string) *Proxy {
 	t.Helper()
-	return proxyOf(t, addr, true)
+	return proxyOf(t, addr, postgresProtocol)
 }
 
-func proxyOf(t testing.TB, addr string, postgres bool) *Proxy {
+// NewMariaDBProxy starts a proxy in front of a MariaDB or MySQL server, for this test.
+func NewMariaDBProxy(t testing.TB, addr string) *Proxy {
 	t.Helper()
-	p, err := startProxy(addr, postgres)
+	return proxyOf(t, addr, mysqlProtocol)
+}
+
+func proxyOf(t testing.TB, addr string, of protocol) *Proxy {
+	t.Helper()
+	p, err := startProxy(addr, of)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,14 +210,15 @@ func (p *Proxy) serve(client net.Conn) {
 		defer p.mu.Unlock()
 		delete(p.links, l)
 	}()
-	if p.postgres {
+	up, down := copyAll, copyAll
+	switch p.protocol {
+	case postgresProtocol:
 		if err := p.startup(l); err != nil {
 			return
 		}
-	}
-	up, down := copyAll, copyAll
-	if p.postgres {
 		up, down = p.forwardRequests, p.forwardReplies
+	case mysqlProtocol:
+		up, down = p.mysqlForwarders()
 	}
 	p.work.Go(func() {
 		defer l.cut()
@@ -240,7 +261,8 @@ func (g *gate) Write(b []byte) (int, error) {
 // "INSERT": the server commits, and then the connection is reset on both sides
 // instead of the reply being forwarded. Of commands inside a transaction, only
 // COMMIT counts: the reply to another one leaves nothing unknown. It replaces
-// what an earlier call arranged; n = 0 ends it. It is for proxies of PostgreSQL.
+// what an earlier call arranged; n = 0 ends it. It is for proxies of PostgreSQL and
+// MariaDB; of the latter, a request counts whose last statement begins with command.
 func (p *Proxy) LoseReplies(command string, n int) { p.setLoss(&p.replies, command, n) }
 
 // LostReplies is the number of replies that LoseReplies has lost so far.
@@ -250,7 +272,7 @@ func (p *Proxy) LostReplies() int { return p.lostOf(&p.replies) }
 // whose first word is command, such as "COMMIT": the connection is reset on both
 // sides instead of the request being forwarded, which to the client looks just
 // as a lost reply. It replaces what an earlier call arranged; n = 0 ends it. It
-// is for proxies of PostgreSQL.
+// is for proxies of PostgreSQL and MariaDB.
 func (p *Proxy) LoseRequests(command string, n int) { p.setLoss(&p.requests, command, n) }
 
 // LostRequests is the number of requests that LoseRequests has lost so far.
