@@ -47,7 +47,7 @@ func (r *Rig) StartMariaDB(ctx context.Context, o MariaDBOptions) (*MariaDBServe
 	}
 	data := filepath.Join(s.dir, "data")
 	var out bytes.Buffer
-	cmd := r.command(s.dir, &out, install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+	cmd := r.command(s.dir, &out, install, "--no-defaults", "--datadir="+data, "--tmpdir="+s.dir, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 	cmd.SysProcAttr = r.child(syscall.SIGKILL)
 	if err := r.start(cmd); err != nil {
 		return nil, fmt.Errorf("mariadb-install-db: %w", err)
@@ -81,6 +81,7 @@ func mariadbSettings(o MariaDBOptions, port int, dir string) (args []string) {
 		"bind-address":    "127.0.0.1",
 		"socket":          "sock", // in the data directory
 		"pid-file":        filepath.Join(dir, "pid"),
+		"tmpdir":          dir,
 		"max_connections": "400",
 	}
 	maps.Copy(all, o.Settings)
