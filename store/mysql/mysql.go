@@ -4,7 +4,7 @@
 // busy are part of the next batch. With [stet.DoTx] the writes of a service and the record are
 // one commit, on [Store.DB] or, by [OverSQL], on any pool of database/sql.
 //
-// The server's clock decides what has expired. An acknowledged write is on the server's disk:
+// Only the server's clock decides whether something has expired. An acknowledged write is on the server's disk:
 // Open, and later each write, refuse a server that may lose one (innodb_flush_log_at_trx_commit
 // other than 1; sync_binlog other than 1 with a binary log), a read-only server, a replica, and
 // a Galera cluster.

@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// inOwn executes statements that begin a transaction and read, and then those that decide returns, on a
+// inOwn executes statements that begin a transaction and read, and then the statements that decide returns, on a
 // connection of the store. It repeats what the server has rolled back because of a deadlock.
 func (s *Store) inOwn(ctx context.Context, text string, args []any, decide func(*answer) (string, []any)) (err error) {
 	if s.batches.isClosed() {

@@ -71,7 +71,7 @@ func (w *sweeping) add(r *row) {
 	w.late = append(w.late, id)
 }
 
-// statements are those that change the rows, and their parameters.
+// statements change the rows; it also returns their parameters.
 func (w *sweeping) statements() (string, []any) {
 	var texts []string
 	var args []any

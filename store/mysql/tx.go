@@ -45,7 +45,7 @@ func OverSQL[Tx SQLTx](s *Store, begin func(ctx context.Context) (Tx, error)) *S
 	return &SQLStore[Tx]{s, func(ctx context.Context, _ bool) (Tx, error) { return begin(ctx) }}
 }
 
-// over is s with transactions of DB. Those that settle claims are at READ COMMITTED: at a higher level
+// over is s with transactions of DB. A transaction for claims is at READ COMMITTED: at a higher level
 // MariaDB may refuse to write a row that a heartbeat has written since the transaction began.
 func (s *Store) over() *SQLStore[*sql.Tx] {
 	return &SQLStore[*sql.Tx]{s, func(ctx context.Context, forClaims bool) (*sql.Tx, error) {
