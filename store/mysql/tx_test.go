@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -140,12 +141,15 @@ func TestDeadlockThatTheFunctionIgnoresIsUnknown(t *testing.T) {
 	}
 }
 
+// lost is how many COMMITs, and as many answers to them, a test loses.
+var lost = flag.Int("lost", 5, "COMMITs of MariaDB to lose on their way, and as many answers to them")
+
 func TestLostCommitIsReadBack(t *testing.T) {
 	server := rig.MariaDB(t)
 	direct := server.Database(t)
 	proxy := rig.NewMariaDBProxy(t, server.Addr())
 	s := ledger(t, strings.Replace(direct, server.Addr(), proxy.Addr(), 1))
-	for i := range 10 {
+	for i := range 2 * *lost {
 		req, before := request(fmt.Sprint("k", i)), charges(t, s.DB())
 		arrives := i%2 == 0
 		if arrives {
@@ -161,8 +165,8 @@ func TestLostCommitIsReadBack(t *testing.T) {
 			t.Errorf("COMMIT was lost: %v, %d charges", err, made)
 		}
 	}
-	if n := proxy.LostReplies() + proxy.LostRequests(); n != 10 {
-		t.Errorf("the proxy lost %d COMMITs; want 10", n)
+	if n := proxy.LostReplies() + proxy.LostRequests(); n != 2**lost {
+		t.Errorf("the proxy lost %d COMMITs; want %d", n, 2**lost)
 	}
 }
 

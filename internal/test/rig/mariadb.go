@@ -3,10 +3,10 @@ package rig
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-
-	_ "github.com/go-sql-driver/mysql" // the driver of database/sql
 )
 
 // MariaDBOptions say how a MariaDB server differs from the usual.
@@ -95,6 +93,9 @@ func mariadbSettings(o MariaDBOptions, port int, dir string) (args []string) {
 // DSN is the data source name of a database of this server, for go-sql-driver/mysql.
 func (s *MariaDBServer) DSN(database string) string { return "root@tcp(" + s.Addr() + ")/" + database }
 
+// URL is the connection URL of a database of this server.
+func (s *MariaDBServer) URL(database string) string { return "mysql://root@" + s.Addr() + "/" + database }
+
 // CreateDatabase makes a new, empty database and returns its name.
 func (s *MariaDBServer) CreateDatabase(ctx context.Context) (string, error) {
 	name := fmt.Sprintf("test_%d", s.databases.Add(1))
@@ -107,13 +108,15 @@ func (s *MariaDBServer) DropDatabase(ctx context.Context, name string) error {
 }
 
 func (s *MariaDBServer) exec(ctx context.Context, statement string) error {
-	db, err := sql.Open("mysql", s.DSN(""))
+	client, err := program("mariadb")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
-	_, err = db.ExecContext(ctx, statement)
-	return err
+	out, err := exec.CommandContext(ctx, client, "--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--port="+strconv.Itoa(s.port), "--user=root", "-e", statement).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mariadb: %s: %w: %s", statement, err, out)
+	}
+	return nil
 }
 
 // MariaDB returns the MariaDB server that all tests of the binary share; the first call

@@ -3,6 +3,8 @@ package rig
 import (
 	"database/sql"
 	"testing"
+
+	_ "github.com/go-sql-driver/mysql" // the driver of database/sql
 )
 
 func TestMariaDBKeepsCommittedRowsWhenItIsKilled(t *testing.T) {

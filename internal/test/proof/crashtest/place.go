@@ -29,25 +29,26 @@ import (
 const (
 	SQLite    = "sqlite"
 	Postgres  = "postgres"
+	MySQL     = "mysql" // MariaDB
 	Redis     = "redis"
 	ZooKeeper = "zookeeper" // without accepted operations and messages
 	Tier      = "tier"      // Redis in front of SQLite
 )
 
 // Kinds are all kinds of stores.
-var Kinds = []string{SQLite, Postgres, Redis, ZooKeeper, Tier}
+var Kinds = []string{SQLite, Postgres, MySQL, Redis, ZooKeeper, Tier}
 
 // Place is where the records are.
 type Place struct {
 	Kind string // one of Kinds
 	Dir  string // of SQLite's file, of the ledger and of histories
-	URL  string // of PostgreSQL's database
+	URL  string // of PostgreSQL's or MariaDB's database
 	Addr string // host:port of Redis; of ZooKeeper's servers, with commas
 	Pool int    // connections for transactions, or to Redis; 0: the library's default
 }
 
 // Transactions reports whether a payment and its record can be one transaction.
-func (p Place) Transactions() bool { return p.Kind == SQLite || p.Kind == Postgres }
+func (p Place) Transactions() bool { return p.Kind == SQLite || p.Kind == Postgres || p.Kind == MySQL }
 
 // StartServer starts the server that a kind of store needs, on r; nil if it needs
 // none.
@@ -76,6 +77,8 @@ func StartServer(ctx context.Context, r *rig.Rig, kind string) (Place, Server, e
 		}
 		p.Addr = strings.Join(z.Addrs(), ",")
 		return p, ensemble{z}, nil
+	case MySQL:
+		return startMySQL(ctx, r)
 	case SQLite:
 		return p, nil, nil
 	}
@@ -153,7 +156,10 @@ func InPostgres(ctx context.Context, tx pgx.Tx, e Effect) error {
 
 // Prepare makes the tables, once, before any child, and more in PostgreSQL.
 func (p Place) Prepare(ctx context.Context, more ...string) error {
-	if p.Kind != Postgres {
+	switch p.Kind {
+	case MySQL:
+		return p.prepareMySQL(ctx)
+	case SQLite, Redis:
 		return nil
 	}
 	pool, err := pgxpool.New(ctx, p.URL)
@@ -187,6 +193,8 @@ func (p Place) Open(ctx context.Context, h *History) (*Site, error) {
 		return withoutTx(&Site{Store: servers, Close: servers.Close}, h), nil
 	case Tier:
 		return p.openTier(ctx, h)
+	case MySQL:
+		return p.openMySQL(ctx, h)
 	}
 	return nil, errNoStore(p.Kind)
 }
@@ -218,21 +226,7 @@ func (p Place) openSQLite(ctx context.Context, h *History) (*Site, error) {
 	if _, err := file.DB().ExecContext(ctx, createEffects); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	effects := func(ctx context.Context) (all []Effect, err error) {
-		rows, err := file.DB().QueryContext(ctx, selectEffects)
-		if err != nil {
-			return nil, err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var e Effect
-			if err := e.scan(rows); err != nil {
-				return nil, err
-			}
-			all = append(all, e)
-		}
-		return all, rows.Err()
-	}
+	effects := func(ctx context.Context) ([]Effect, error) { return effectsOf(ctx, file.DB(), selectEffects) }
 	return inTx(&Site{Store: file, SQLite: file, Effects: effects, Close: file.Close}, file, h, InSQLite), nil
 }
 

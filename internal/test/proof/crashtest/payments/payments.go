@@ -82,7 +82,7 @@ func (c Config) check() (Config, error) {
 func Points(kind string, m Mode) []fault.Point {
 	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter,
 		fault.ResponseBefore, fault.ResponseAfter, fault.SweepBefore, fault.SweepAfter}
-	if m == Tx || kind == crashtest.SQLite || kind == crashtest.Tier { // elsewhere the statements of the lease mode commit by themselves
+	if m == Tx || kind == crashtest.SQLite || kind == crashtest.MySQL || kind == crashtest.Tier { // elsewhere the statements of the lease mode commit by themselves
 		ps = append(ps, fault.CommitBefore, fault.CommitAfter)
 	}
 	if m == Tx {

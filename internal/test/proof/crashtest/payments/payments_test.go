@@ -109,7 +109,7 @@ func withServer(t *testing.T, cfg *Config) {
 
 func TestAHerdMakesOneCharge(t *testing.T) {
 	for _, cfg := range places() {
-		if cfg.Mode != Tx && (cfg.Place.Kind != crashtest.Redis || cfg.Mode != MarkUnknown || !*everywhere) || cfg.Place.Kind == crashtest.Postgres && !*everywhere {
+		if cfg.Mode != Tx && (cfg.Place.Kind != crashtest.Redis || cfg.Mode != MarkUnknown || !*everywhere) || (cfg.Place.Kind == crashtest.Postgres || cfg.Place.Kind == crashtest.MySQL) && !*everywhere {
 			continue
 		}
 		for name, h := range map[string]Herd{
@@ -136,7 +136,7 @@ func TestAHerdMakesOneCharge(t *testing.T) {
 func TestZombiesAreFencedOff(t *testing.T) {
 	kinds := []string{crashtest.SQLite}
 	if *everywhere {
-		kinds = append(kinds, crashtest.Postgres, crashtest.Redis, crashtest.ZooKeeper)
+		kinds = append(kinds, crashtest.Postgres, crashtest.MySQL, crashtest.Redis, crashtest.ZooKeeper)
 	}
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
