@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/stet-go/stet/store/mysql"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -30,6 +31,8 @@ func durability(ctx context.Context, s *storage) []finding {
 		return append(found, connections(ctx, store, o), rights(ctx, store, o))
 	}
 	switch s.kind {
+	case "mysql":
+		return mysqlServer(ctx, s.Store.(*mysql.Store))
 	case "memory":
 		return []finding{bad("durability", "the memory store loses all records when its process ends", "use an SQLite file, or PostgreSQL")}
 	case "redis":
@@ -103,6 +106,8 @@ func backlog(ctx context.Context, s *storage) []finding {
 		late, oldest, err = lateInSQLite(ctx, store)
 	case *postgres.Store:
 		late, oldest, err = lateInPostgres(ctx, store, postgresOptions(s.options))
+	case *mysql.Store:
+		late, oldest, err = lateInMySQL(ctx, store)
 	default:
 		return nil
 	}

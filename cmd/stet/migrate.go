@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/stet-go/stet/store/mysql"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -185,6 +187,9 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 	if err != nil {
 		return usage{fmt.Errorf("--store-schema or --store-table: %w", err)}
 	}
+	if c.Store.Kind() == "mysql" {
+		return m.mysql(cmd, url, optional)
+	}
 	if url == "" {
 		if optional {
 			return f(steps, nil)
@@ -210,6 +215,18 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 			m.table(), db.version, len(steps))
 	}
 	return f(steps, db)
+}
+
+// mysql makes the tables in MySQL, which only 'stet migrate up' can do.
+func (m *migrate) mysql(cmd *cobra.Command, url string, show bool) error {
+	if cmd.Name() != "up" || show {
+		return usage{errors.New("the store is MySQL, for which there is only 'stet migrate up' without --show-sql")}
+	}
+	if err := mysql.Migrate(cmd.Context(), url); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "the tables are there: %s\n", mysqlPlace(url))
+	return err
 }
 
 // table is the name of the table of records, for people.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/mysql"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
@@ -34,7 +36,7 @@ const storeHelp = "an SQLite file, memory, or a URL ('stet help store')"
 // storage is an open store.
 type storage struct {
 	store.Store
-	kind  string // sqlite, postgres, redis, zookeeper or memory
+	kind  string // sqlite, postgres, mysql, redis, zookeeper or memory
 	place string // for people; without passwords
 	close func() error
 
@@ -54,6 +56,8 @@ func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
 		err = s.openRedis(ctx)
 	case "zookeeper":
 		err = s.openZooKeeper(ctx)
+	case "mysql":
+		err = s.openMySQL(ctx)
 	default:
 		var db *sqlite.Store
 		if db, err = sqlite.Open(ctx, c.URL, sqlite.Options{BusyTimeout: time.Duration(c.BusyTimeout), MaxQueue: c.MaxQueue, MaxReaders: c.Readers}); err == nil {
@@ -80,6 +84,24 @@ func (s *storage) openPostgres(ctx context.Context) error {
 	c := db.Pool().Config().ConnConfig
 	s.Store, s.place, s.close = db, fmt.Sprintf("postgres, database %s on %s", c.Database, c.Host), db.Close
 	return nil
+}
+
+func (s *storage) openMySQL(ctx context.Context) error {
+	db, err := mysql.Open(ctx, s.options.URL, mysql.Options{MaxQueue: s.options.MaxQueue})
+	if err != nil {
+		return err
+	}
+	s.Store, s.place, s.close = db, mysqlPlace(s.options.URL), db.Close
+	return nil
+}
+
+// mysqlPlace describes the database of a URL, without user and password.
+func mysqlPlace(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "mysql"
+	}
+	return fmt.Sprintf("mysql, database %s on %s", strings.TrimPrefix(u.Path, "/"), u.Hostname())
 }
 
 // redisClient returns the options for a server or a cluster. The URL is that of rueidis.

@@ -18,6 +18,8 @@ file, or from --encryption-keys and --encryption-accept-plain.
   PostgreSQL  --store postgres://user:password@host:5432/database
               --store-schema, --store-table, --store-pgbouncer, --store-writers,
               --store-readers, --store-may-lose-commits
+  MySQL       --store mysql://user:password@host:3306/database
+              --store-max-queue
   SQLite      --store FILE
               --store-busy-timeout, --store-readers, --store-max-queue
   Redis       --store redis://user:password@host:6379/0, or rediss:// with TLS

@@ -26,7 +26,7 @@ type Store struct {
 	PgBouncer      bool   `yaml:"pgbouncer" of:"postgres"`
 	Writers        int    `yaml:"writers" of:"postgres"`
 	Readers        int    `yaml:"readers" of:"postgres sqlite"`
-	MaxQueue       int    `yaml:"max_queue" of:"sqlite"`
+	MaxQueue       int    `yaml:"max_queue" of:"sqlite mysql"`
 	MayLoseCommits bool   `yaml:"may_lose_commits" of:"postgres"`
 
 	BusyTimeout Duration `yaml:"busy_timeout" of:"sqlite"`
@@ -60,14 +60,15 @@ func (s *Store) UnmarshalYAML(n *yaml.Node) error {
 const (
 	kindSQLite    = "sqlite"
 	kindPostgres  = "postgres"
+	kindMySQL     = "mysql"
 	kindRedis     = "redis"
 	kindZooKeeper = "zookeeper"
 	kindMemory    = "memory"
 )
 
-var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindRedis: "Redis", kindZooKeeper: "ZooKeeper", kindMemory: "memory"}
+var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindMySQL: "MySQL", kindRedis: "Redis", kindZooKeeper: "ZooKeeper", kindMemory: "memory"}
 
-// Kind is "sqlite", "postgres", "redis", "zookeeper" or "memory"; "" if the URL is that of none.
+// Kind is "sqlite", "postgres", "mysql", "redis", "zookeeper" or "memory"; "" if the URL is that of none.
 func (s *Store) Kind() string {
 	url := cmp.Or(s.URL, DefaultStore)
 	scheme, _, isURL := strings.Cut(url, "://")
@@ -76,6 +77,8 @@ func (s *Store) Kind() string {
 		return kindMemory
 	case isURL && (scheme == "postgres" || scheme == "postgresql"):
 		return kindPostgres
+	case isURL && scheme == kindMySQL:
+		return kindMySQL
 	case isURL && (scheme == "redis" || scheme == "rediss"):
 		return kindRedis
 	case isURL && scheme == kindZooKeeper:
@@ -94,7 +97,7 @@ func (s *Store) check() error {
 	kind := s.Kind()
 	if kind == "" {
 		if scheme, _, isURL := strings.Cut(s.URL, "://"); isURL {
-			return at("url", "there is no store for %s://; write the path of an SQLite file, a postgres://, redis:// or zookeeper:// URL, or memory", scheme)
+			return at("url", "there is no store for %s://; write the path of an SQLite file, a postgres://, mysql://, redis:// or zookeeper:// URL, or memory", scheme)
 		}
 		return at("url", "that is a list of keywords and values, and no file; write postgres://user:password@host:5432/database")
 	}

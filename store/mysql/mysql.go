@@ -26,9 +26,11 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
+// DefaultMaxConns is Options.MaxConns if that is 0.
+const DefaultMaxConns = 16
+
 // Defaults and limits.
 const (
-	defaultMaxConns = 16
 	leastMaxConns   = 4
 	defaultMaxQueue = 1 << 15
 
@@ -87,7 +89,7 @@ func Open(ctx context.Context, dsn string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.MaxConns, o.MaxQueue = cmp.Or(o.MaxConns, defaultMaxConns), cmp.Or(o.MaxQueue, defaultMaxQueue)
+	o.MaxConns, o.MaxQueue = cmp.Or(o.MaxConns, DefaultMaxConns), cmp.Or(o.MaxQueue, defaultMaxQueue)
 	s := &Store{o: o, t: statementsOf(config.DBName)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.batches.start(writers, o)

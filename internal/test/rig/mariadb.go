@@ -94,7 +94,9 @@ func mariadbSettings(o MariaDBOptions, port int, dir string) (args []string) {
 func (s *MariaDBServer) DSN(database string) string { return "root@tcp(" + s.Addr() + ")/" + database }
 
 // URL is the connection URL of a database of this server.
-func (s *MariaDBServer) URL(database string) string { return "mysql://root@" + s.Addr() + "/" + database }
+func (s *MariaDBServer) URL(database string) string {
+	return "mysql://root@" + s.Addr() + "/" + database
+}
 
 // CreateDatabase makes a new, empty database and returns its name.
 func (s *MariaDBServer) CreateDatabase(ctx context.Context) (string, error) {
