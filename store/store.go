@@ -1,6 +1,6 @@
 // Package store defines the interfaces that stores implement, like database/sql/driver for
 // drivers. Services do not need it: they open one of the stores below it (store/memory,
-// store/sqlite, store/postgres, store/redis) and pass it to stet.New.
+// store/sqlite, store/postgres, store/mysql, store/redis) and pass it to stet.New.
 //
 // A store has one Record for each operation, and changes its state by atomic steps (State,
 // Verb). Only Store is required. The other interfaces are abilities: TxStore and GroupTxStore
