@@ -22,6 +22,8 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 	bench bench-postgres bench-tx bench-sql bench-redis bench-zookeeper bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 .PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
 	bench bench-postgres bench-tx bench-sql bench-redis bench-tier bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
+	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +120,9 @@ versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 
 
 bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand (4 min)
 	cd bench && $(GO) run ./postgres
+
+bench-mysql: services ## Measure the MySQL store on MariaDB beside what one writes by hand (3 min)
+	cd bench && $(GO) run ./mysql
 
 bench-tx: services ## Measure Go's transaction with a record beside a table by hand: the store alone, and a service over a network (5 min)
 	cd bench && $(GO) run ./postgres -only cdgij -each 500ms -rounds 7 && $(GO) run ./endtoend -contenders bare,byhand,stet_tx -budget 150s

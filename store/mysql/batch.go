@@ -22,7 +22,7 @@ const (
 	maxBatch   = 256     // calls in one transaction
 	batchBytes = 1 << 20 // of their rows together, unless it is one call
 	batchTries = 8
-	slowCalls  = 4 // that wait for rows of other transactions, at most half of Options.MaxConns
+	slowCalls  = 4 // connections that wait for rows of other transactions, at most half of Options.MaxConns
 )
 
 // op is one call about one record.
@@ -50,7 +50,7 @@ type batcher struct {
 	limit  int // of calls that wait
 	closed bool
 	wg     sync.WaitGroup
-	slow   chan struct{} // has a value for each call that waits for a row
+	slow   chan struct{} // has a value for each connection that waits for a row
 }
 
 func (b *batcher) start(writers int, o Options) {
@@ -147,15 +147,12 @@ func (s *Store) run(ops []*op) {
 		err := t.execute(s.ctx)
 		if err != nil && len(ops) > 1 && numberOf(err) != 0 {
 			for _, o := range ops {
-				s.runAlone(o, false)
+				s.runAlone(o)
 			}
 			return
 		}
 		for _, o := range t.held {
-			o.r = nil
-			if !s.runSlow(o) {
-				s.runAlone(o, true)
-			}
+			s.runSlow(o)
 		}
 		for _, o := range ops {
 			if slices.Contains(t.held, o) || slices.Contains(t.later, o) {
@@ -176,42 +173,41 @@ func (s *Store) run(ops []*op) {
 	}
 }
 
-// runSlow has a call wait for its row beside the batches. It returns false if too many do.
-func (s *Store) runSlow(o *op) bool {
-	select {
-	case s.batches.slow <- struct{}{}:
-	default:
-		return false
-	}
+// runSlow has a call wait for its row beside the batches.
+func (s *Store) runSlow(o *op) {
 	s.batches.wg.Go(func() {
-		defer func() { <-s.batches.slow }()
+		defer close(o.done)
+		select {
+		case s.batches.slow <- struct{}{}:
+			defer func() { <-s.batches.slow }()
+		case <-o.ctx.Done():
+			o.err = undone{fmt.Errorf("mysql: another transaction has the record locked: %w", context.Cause(o.ctx))}
+			return
+		}
 		for {
 			t := &batchTx{s: s, ops: []*op{o}, wait: true}
 			err := t.execute(o.ctx)
-			if numberOf(err) == errLockWait && o.ctx.Err() == nil && s.ctx.Err() == nil {
+			if numberOf(err) == errLockWait && o.ctx.Err() == nil && !s.batches.isClosed() {
 				continue
 			}
 			if err != nil {
 				o.err = err
 			}
-			close(o.done)
 			return
 		}
 	})
-	return true
 }
 
 // runAlone executes a call in a transaction of its own.
-func (s *Store) runAlone(o *op, wait bool) {
-	t := &batchTx{s: s, ops: []*op{o}, wait: wait}
+func (s *Store) runAlone(o *op) {
+	t := &batchTx{s: s, ops: []*op{o}}
 	err := t.execute(s.ctx)
-	switch {
-	case err != nil:
-		o.err = err
-	case len(t.held) > 0 && s.runSlow(o):
+	if len(t.held) > 0 {
+		s.runSlow(o)
 		return
-	case len(t.held) > 0:
-		o.err = undone{errors.New("mysql: another transaction has the record locked, and too many calls wait for such records; nothing was done")}
+	}
+	if err != nil {
+		o.err = err
 	}
 	close(o.done)
 }

@@ -42,8 +42,8 @@ func statementsOf(database string) (t statements) {
 	quoted := "`" + strings.ReplaceAll(database, "`", "``") + "`."
 	t.records, t.meta, t.view = quoted+"stet_records", quoted+"stet_meta", quoted+"stet_operations"
 	all := strings.Split(strings.ReplaceAll(whole, " ", ""), ",")
-	t.read = t.fill(`SELECT ` + bare + ` FROM {records} WHERE id = ?; SELECT ` + headerColumns)
-	t.look = t.fill(`SELECT ` + whole + ` FROM {records} WHERE id = ?; SELECT ` + headerColumns)
+	t.read = t.fill(`SELECT ` + bare + `, ` + headerColumns + ` FROM {records} WHERE id = ?`)
+	t.look = t.fill(`SELECT ` + whole + `, ` + headerColumns + ` FROM {records} WHERE id = ?`)
 	// The committed row, and the row as an open transaction has it.
 	t.peek = t.fill(`SELECT ` + bare + ` FROM {records} WHERE id = ?; SELECT ` + headerColumns + `; SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT ` + bare + ` FROM {records} WHERE id = ?`)
 	// READ UNCOMMITTED locks what READ COMMITTED locks: rows, no gaps. The plain SELECT also finds rows

@@ -274,17 +274,22 @@ func TestOnlyCallsOfALockedRecordWait(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	granted := 0
 	for _, c := range waiting {
-		r := <-c
-		if r.err == nil && r.rec.State == store.Completed {
-			granted++
-		} else if !errors.Is(r.err, store.ErrNotDone) {
+		if r := <-c; r.err != nil || r.rec.State != store.Completed {
 			t.Errorf("a claim that waited for a transaction: %+v, %v", r.rec, r.err)
 		}
 	}
-	if granted == 0 {
-		t.Error("no claim waited for the transaction")
+	if tx, err = s.DB().Begin(); err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := s.SettleTx(t.Context(), tx, other.Claim(), completed("by tx"), keep); err != nil {
+		t.Fatal(err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Settle(brief, other.Claim(), completed("x"), keep); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a settle that waits for too long: %v", err)
 	}
 }
 
