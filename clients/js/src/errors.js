@@ -1,6 +1,6 @@
 // What an error of PostgreSQL means.
 
-import { functionName, quote } from './statements.js';
+import { rights } from './statements.js';
 
 /**
  * Reports whether an error of COMMIT proves that nothing was committed: the server has
@@ -43,14 +43,11 @@ export function explained({ table }, error) {
 export function advice(options, error, names = ['begin_raw', 'settle_raw']) {
   const { schema, table, mode, sidecar } = options;
   if (['3F000', '42883', '42P01'].includes(code(error))) { // no such schema, function or table
-    return `. Run: stet migrate up --store-schema ${schema} --store-table ${table}, as the owner of the database`;
+    return `. Run: npx stet migrate up --store-schema ${schema} --store-table ${table}, as the owner of the database`;
   }
   if (code(error) !== '42501') return '';
-  const rights = [`USAGE ON SCHEMA ${quote(schema)}`, `EXECUTE ON FUNCTION ${names.map((name) => functionName(options, name)).join(', ')}`];
-  if (mode === 'statements' && !sidecar) {
-    rights.push(`INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON ${quote(schema)}.${quote(table)}`, `USAGE ON SEQUENCE ${quote(schema)}.${quote(`${table}_fence`)}`);
-  }
-  return `. Run, as the owner of the database: ${rights.map((right) => `GRANT ${right} TO your_role`).join('; ')}`;
+  const lacking = rights({ ...options, mode: sidecar ? 'functions' : mode }, names);
+  return `. Run, as the owner of the database: ${lacking.map((right) => `GRANT ${right} TO your_role`).join('; ')}`;
 }
 
 /** The part of an error that may be logged: not its details, which can have values of rows. */

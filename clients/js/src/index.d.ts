@@ -41,6 +41,44 @@ export interface Message {
  */
 export function emit(client: object, message: Message): Promise<string>;
 
+/** A Client, PoolClient or Pool of pg, as far as it is used here. */
+export interface Queryable {
+  query(text: string, values?: unknown[]): Promise<any>;
+}
+
+/** Which tables are migrated, and whom they are granted to. */
+export interface MigrationOptions {
+  /** The schema of the tables. It is created if it does not exist. Default 'stet'. */
+  schema?: string;
+  /** The table of records, and the prefix of other names. Default 'records'. */
+  table?: string;
+  /** The role of the service, which gets the rights that it needs. It must exist. Default: none. */
+  role?: string;
+  /** The mode of the service (Options.mode). Default 'functions'. */
+  mode?: 'functions' | 'statements';
+  /** Whether the service emits messages, which needs two more functions. Default false. */
+  messages?: boolean;
+}
+
+/**
+ * Brings the tables and functions up to the version of this package, in one transaction, and grants the rights of a service. It
+ * needs a role with CREATE on the database, or on the schema if that exists. Several processes may call it at a time. Its record of versions is that of
+ * 'stet migrate' of Go. It resolves to the version before and after, and rejects tables of a newer version.
+ *
+ * If a Client has a transaction open, everything is in that one, and the caller commits it. Behind a long reader of the
+ * tables, it tries again for 3 minutes; in the caller's transaction it rejects after 2 seconds.
+ */
+export function migrate(client: Queryable, options?: MigrationOptions): Promise<{ from: number; version: number }>;
+
+/** Resolves to the steps, and since when each is applied. It changes nothing. */
+export function migrationStatus(client: Queryable, options?: Pick<MigrationOptions, 'schema' | 'table'>): Promise<Array<{ step: number; name: string; state: 'applied' | 'pending'; appliedAt: Date | undefined }>>;
+
+/** The steps in order. Execute lock and then up in one transaction. up has several statements, and records its version. */
+export function migrations(options?: Pick<MigrationOptions, 'schema' | 'table'>): Array<{ version: number; name: string; lock: string; up: string }>;
+
+/** The steps and the grants as one script. transaction: false leaves out BEGIN and COMMIT, for a migrator that has its own transaction. Default true. */
+export function migrationSQL(options?: MigrationOptions & { transaction?: boolean }): string;
+
 /** Options of both idempotency functions. */
 interface Common {
   /** The Pool of pg whose transactions have the business writes and the outcomes. */

@@ -49,6 +49,9 @@ export function claimParts(text) {
   return { id: Buffer.from(id, 'hex'), owner: Buffer.from(owner, 'hex'), fence: String(BigInt(`0x${fence}`)) };
 }
 
+/** The first eight bytes of a digest of parts, as a signed number. */
+export const numberOf = (...parts) => digest(...parts).readBigInt64BE();
+
 const left = new Set(['Connection', 'Content-Length', 'Date', 'Keep-Alive', 'Te', 'Trailer', 'Transfer-Encoding', 'Upgrade']);
 const maxFields = 4096;
 const wrong = (message) => Object.assign(new RangeError(`stet: ${message}`), { code: 'ST001' });

@@ -3,10 +3,21 @@
 import { channel } from './record.js';
 
 export const quote = (name) => '"' + name.replaceAll('"', '""') + '"';
-const literal = (text) => `'${text.replaceAll("'", "''")}'`;
+export const literal = (text) => `'${text.replaceAll("'", "''")}'`;
 
 /** The quoted name of a function. */
 export const functionName = ({ schema, table }, name) => `${quote(schema)}.${quote((table === 'records' ? 'stet_' : `${table}_`) + name)}`;
+
+/** The rights of a service's role, for GRANT; names are the functions that it calls. */
+export function rights(options, names) {
+  const { schema, table, mode } = options;
+  const list = [`USAGE ON SCHEMA ${quote(schema)}`, `EXECUTE ON FUNCTION ${names.map((name) => functionName(options, name)).join(', ')}`];
+  if (mode === 'statements') {
+    list.push(`INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON ${quote(schema)}.${quote(table)}`,
+      `USAGE ON SEQUENCE ${quote(schema)}.${quote(`${table}_fence`)}`);
+  }
+  return list;
+}
 
 const types = (...list) => list.map((type, i) => `$${i + 1}::${type}`);
 const hex = (column) => `pg_catalog.encode(${column}, 'hex')`;
