@@ -164,7 +164,7 @@ func payments(t *testing.T, pool *pgxpool.Pool) (url string) {
 func TestNodePackageKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8",
-		"compression@1.8.2", "cors@2.8.6", "@fastify/compress@9.2.0", "@fastify/cors@11.4.3", "drizzle-orm@0.45.4", "kysely@0.29.9")
+		"compression@1.8.2", "cors@2.8.6", "@fastify/compress@9.2.0", "@fastify/cors@11.4.3", "drizzle-orm@0.45.4", "kysely@0.29.9", "knex@3.3.0")
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))
 	if err != nil {
 		t.Fatal(err)

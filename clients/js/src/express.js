@@ -2,8 +2,10 @@
 
 import { checked } from './options.js';
 import { problem } from './problem.js';
+import { fingerprinted, named, parsed, read } from './request.js';
 import { send } from './response.js';
-import { fingerprinted, named, nested, parsed, read, serve } from './serve.js';
+import { nested } from './running.js';
+import { serve } from './serve.js';
 
 const kept = Symbol('stet: the body as it came');
 

@@ -2,8 +2,9 @@
 
 import { Readable } from 'node:stream';
 import { checked } from './options.js';
+import { fingerprinted, named, read } from './request.js';
 import { send } from './response.js';
-import { fingerprinted, named, read, serve } from './serve.js';
+import { serve } from './serve.js';
 
 /** Returns a function that protects handlers: it makes the options of a route. */
 export function idempotency(options) {

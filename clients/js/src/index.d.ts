@@ -41,7 +41,7 @@ export interface Message {
  */
 export function emit(client: object, message: Message): Promise<string>;
 
-/** A Client, PoolClient or Pool of pg, as far as it is used here. */
+/** The part of a Client, PoolClient or Pool of pg that this package uses. */
 export interface Queryable {
   query(text: string, values?: unknown[]): Promise<any>;
 }
