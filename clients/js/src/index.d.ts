@@ -1,3 +1,5 @@
+import type { ClientBase, Pool } from 'pg';
+
 /** Returns the form of a body that goes into the fingerprint. mediaType is in lower case, '' if there is none. */
 export type Canonicalize = (mediaType: string, body: Buffer) => Buffer;
 
@@ -79,7 +81,72 @@ export function migrations(options?: Pick<MigrationOptions, 'schema' | 'table'>)
 /** The steps and the grants as one script. transaction: false leaves out BEGIN and COMMIT, for a migrator that has its own transaction. Default true. */
 export function migrationSQL(options?: MigrationOptions & { transaction?: boolean }): string;
 
-/** Options of both idempotency functions. */
+/** One operation, and how its result is stored. */
+export interface OperationOptions {
+  /** The owner of the key, such as a tenant. 1 to 1024 bytes. */
+  scope: string;
+  /** The key, which is the same for each retry. 1 to 1024 bytes. */
+  key: string;
+  /**
+   * The content of the request. The same key with another payload is a mismatch. Text and bytes are compared exactly, other values as
+   * canonical JSON. Default: none, which matches only calls without a payload.
+   */
+  payload?: unknown;
+  /** The name and the reference that operators see. At most 255 bytes each. Default ''. */
+  name?: string;
+  ref?: string;
+  /** How long fn may run, in milliseconds; then it is rolled back. Default 30000. */
+  timeout?: number;
+  namespace?: Options<unknown>['namespace'];
+  class?: Options<unknown>['class'];
+  mode?: Options<unknown>['mode'];
+  keep?: Options<unknown>['keep'];
+  tombstone?: Options<unknown>['tombstone'];
+  maxResult?: Options<unknown>['maxResult'];
+  schema?: Options<unknown>['schema'];
+  table?: Options<unknown>['table'];
+  log?: Options<unknown>['log'];
+}
+
+/** What a function gets that runs as an operation. client is in the transaction that stores the result. */
+export interface Operation {
+  client: ClientBase;
+  scope: string;
+  key: string;
+}
+
+/**
+ * Runs fn once for a scope and a key. One commit has the writes of op.client and the result. Every later call resolves to that
+ * result, as JSON.parse returns it, also in another process. The first call resolves to the same.
+ *
+ * If fn throws, its writes are undone, the error is thrown, and a later call runs again. A PermanentError is stored: later calls
+ * throw an OperationError with its message. Other OperationErrors have no value to return; see reason.
+ *
+ * client is a Pool, or a Client without an open transaction. After a timeout that Client is ended.
+ */
+export function operation<T>(client: Pool | ClientBase, options: OperationOptions, fn: (op: Operation) => T | Promise<T>): Promise<{ value: T; replayed: boolean }>;
+
+/** Why an operation has no value to return. */
+export class OperationError extends Error {
+  /**
+   * 'in-flight': another call runs. 'mismatch': the key has another payload. 'operation-failed': a stored failure. 'result-expired': it was
+   * executed, and the result is discarded. 'outcome-unknown': call again with the same key. 'store-unavailable', 'misconfigured', 'response-missing' (the timeout), 'result-unreadable'.
+   */
+  reason: string;
+  execution: 'executed' | 'not executed' | 'may have executed';
+  /** Whether a later call with the same key can have another result. */
+  retryable: boolean;
+  /** As of the PermanentError. */
+  details: unknown;
+}
+
+/** A failure to store: the writes are undone, and no later call runs. details must be a value for JSON. Its message is stored, and must have no secret. */
+export class PermanentError extends Error {
+  constructor(message: string, options?: { details?: unknown; cause?: unknown });
+  details: unknown;
+}
+
+/** Options of all idempotency functions. */
 interface Common {
   /** The Pool of pg whose transactions have the business writes and the outcomes. */
   pool: { connect(): Promise<any> };

@@ -49,6 +49,7 @@ export function rollsBack(status, header) {
   return status >= 500 || [401, 403, 407, 408, 425, 429].includes(status) || (grpc !== undefined && grpc !== '0');
 }
 
-function report(message, error) {
+/** The default of the option log. */
+export function report(message, error) {
   console.error(`stet: ${message}`, error ?? '');
 }

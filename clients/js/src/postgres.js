@@ -16,13 +16,15 @@ const commitTimeout = 10_000; // for the answer to COMMIT, and again for reading
  * is open and is tx; with any other it has ended. An operation that the sidecar has claimed runs.
  */
 export async function begin(options, operation, mode = options.mode) {
-  const tx = new Transaction(options, operation, await options.pool.connect());
+  const pool = operation.pool ?? options.pool;
+  const tx = new Transaction(options, operation, await pool.connect(), pool);
   try {
     tx.retention = await retention(options, tx.connection);
     await prepares(tx.connection);
     const row = await (operation.claim !== undefined ? tx.number() : mode === 'statements' ? tx.look() : tx.ask());
     if (row.action !== 'run') tx.rollback(); // the response does not wait for it
     else tx.watch();
+    if (tx.warned) throw wiring('the client has a transaction open; give operation a client without one, or the Pool');
     return { ...row, tx };
   } catch (error) {
     tx.abandon();
@@ -60,12 +62,15 @@ class Transaction {
   single = false; // a text has one statement: a savepoint that is rolled back may remove a row of write
   depth = 0; // of savepoints that stand for transactions of the handler's
 
-  constructor(options, operation, connection) {
+  constructor(options, operation, connection, pool) {
+    this.pool = pool;
     this.options = options;
     this.operation = operation;
     this.connection = connection;
     this.broken = () => {}; // without a listener pg throws the error
     connection.on('error', this.broken);
+    this.notice = ({ code: warning }) => { if (warning === '25001') this.warned = true; }; // BEGIN in a transaction
+    connection.on('notice', this.notice);
     this.client = guarded(this);
     lets(this.client, (message) => this.emit(message));
   }
@@ -159,8 +164,10 @@ class Transaction {
     const connection = this.connection;
     this.connection = undefined;
     this.unwatch?.();
+    connection.off('notice', this.notice);
     if (!destroy) connection.off('error', this.broken);
-    connection.release(destroy);
+    if (!this.pool.single) connection.release(destroy);
+    else if (destroy) connection.end().catch(() => {}); // it is the caller's
   }
 
   /** Ends the connection, and with it the transaction, as soon as the server notices. */
@@ -183,10 +190,10 @@ class Transaction {
   }
 
   // settlement is the statement that stores an outcome.
-  settlement({ status, headers, contentType, head, body, gone }) {
+  settlement({ status, headers, contentType, head, body, gone, failed: fails }) {
     if (Buffer.byteLength(contentType ?? '') > 255) throw wiring('the content type has more than 255 bytes');
     const { options: { sql, maxResult, class: kind }, claim: { id, owner, fence }, retention: { result, tombstone }, operation, xid } = this;
-    const failed = String(status >= 500), times = [String(result), String(tombstone)];
+    const failed = String(fails ?? status >= 500), times = [String(result), String(tombstone)];
     const number = status && String(status), bytes = gone ? null : body, type = contentType || null;
     const guard = xid === undefined ? [] : [xid];
     if (this.emitted) {
@@ -245,8 +252,8 @@ class Transaction {
   async unacknowledged(error) {
     this.abandon();
     if (refused(error)) throw explained(this.options, error);
-    if (this.operation.claim === undefined) return this.lookUp();
-    this.options.log('a COMMIT was not acknowledged; the sidecar determines its outcome', described(error));
+    if (this.operation.claim === undefined && !this.pool.single) return this.lookUp();
+    this.options.log(`a COMMIT was not acknowledged; ${this.operation.claim === undefined ? 'a retry reads its outcome' : 'the sidecar determines its outcome'}`, described(error));
     return { action: 'unknown' };
   }
 

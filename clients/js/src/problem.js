@@ -35,6 +35,12 @@ const problems = {
   'misconfigured': [500, 'Idempotency misconfigured', 'The server could not begin the operation.', false, not],
 };
 
+/** The text of a problem, whether a retry may run, and whether the operation was executed. */
+export function problemOf(name) {
+  const [, , detail, retryable, execution] = problems[name];
+  return { detail, retryable, execution };
+}
+
 /** The prefix of the type of each problem. */
 export const problemBase = 'https://github.com/stet-go/stet/blob/main/docs/problems.md#';
 

@@ -25,8 +25,8 @@ const overdue = new Error('stet: the handler has not ended its response in time'
 const longWait = 1000; // milliseconds after which the pool is looked at
 
 // crowded logs once that handlers run while callers wait for a connection of a pool that has no free one.
-function crowded(options) {
-  if (options.pool.waitingCount > 0 && options.pool.idleCount === 0) {
+function crowded(options, pool) {
+  if (pool.waitingCount > 0 && pool.idleCount === 0) {
     logOnce(options, 'a handler has run for a second while callers wait for a connection of the pool: a handler that takes a second connection waits for itself; give that code the handler\'s client');
   }
 }
@@ -40,7 +40,7 @@ export async function finished(tx, options, called, ended = called) {
   const late = new Promise((_, reject) => {
     timer = setTimeout(reject, options.timeout, overdue);
   });
-  const look = setTimeout(crowded, longWait, options);
+  const look = setTimeout(crowded, longWait, options, tx.pool);
   const failed = new Promise((_, reject) => called.catch(reject));
   failed.catch((error) => {
     if (tx.committed) tx.options.log('a handler failed after its outcome was committed; the outcome is unchanged', described(error));
@@ -60,7 +60,8 @@ export async function finished(tx, options, called, ended = called) {
 /** The answer if a handler has not ended its response: its transaction is ended. undefined for another error, which rolls back. */
 export function unended(options, tx, error) {
   if (error !== overdue && error !== destroyed) return undefined;
-  const held = options.pool.waitingCount > 0 ? `. ${options.pool.waitingCount} callers wait for a connection of the pool: a handler that takes a second one waits for itself; give that code the handler's client` : '';
+  const { waitingCount } = tx.pool;
+  const held = waitingCount > 0 ? `. ${waitingCount} callers wait for a connection of the pool: a handler that takes a second one waits for itself; give that code the handler's client` : '';
   options.log((error === overdue ? `a handler has not ended its response in ${options.timeout} ms; it was rolled back` : 'a handler\'s response was destroyed before its end; it was rolled back') + held);
   tx.abandon();
   return problem('response-missing', { base: options.problemBase });

@@ -2,7 +2,7 @@
 
 import express from 'express';
 import pg from 'pg';
-import { canonicalJSON, emit, type Options } from '@stet-go/stet';
+import { canonicalJSON, emit, migrate, operation, OperationError, PermanentError, type Options } from '@stet-go/stet';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 
 const pool = new pg.Pool();
@@ -21,3 +21,14 @@ idempotency({ pool, scope: () => 'one', mode: 'tables' });
 idempotency({ pool, mode: 'functions' });
 // @ts-expect-error: the sidecar has written the record
 idempotency({ pool, sidecar: true, mode: 'statements' });
+
+await migrate(pool, { role: 'shop', mode: 'statements', messages: true });
+const { value, replayed } = await operation(pool, { scope: 'acct_1', key: 'k-42', payload: { amount: 42 }, keep: '1 day' }, async (op) => {
+  const { rows } = await op.client.query<{ id: string }>('INSERT INTO payments (amount) VALUES ($1) RETURNING id', [42]);
+  if (rows.length === 0) throw new PermanentError('sold out', { details: { left: 0 } });
+  return { payment: rows[0]!.id };
+}).catch((error: unknown) => { throw error instanceof OperationError && error.retryable ? new Error(error.reason) : error; });
+const paid: string = value.payment, again: boolean = replayed;
+void [paid, again];
+// @ts-expect-error: a key is required
+await operation(pool, { scope: 'acct_1' }, () => 1);
