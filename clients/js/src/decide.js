@@ -1,4 +1,4 @@
-// Decisions on an operation that all adapters share: what is committed, and what is answered. An answer is { status, headers, body, problem }.
+// Decisions on an operation that all adapters share: which response is committed, and which answer is sent. An answer is { status, headers, body, problem }.
 
 import { advice, described, kind } from './errors.js';
 import { begin } from './postgres.js';
@@ -23,7 +23,7 @@ export function troubled(options, error) {
   }
 }
 
-/** The problem of a row of begin without an outcome to replay: its name and what replaces its text. */
+/** The problem of a row of begin without an outcome to replay: its name, and the parts that replace its text. */
 export function withoutOutcome({ action, state }) {
   switch (action) {
     case 'in_flight':
@@ -59,7 +59,7 @@ export function answered(options, row, req) {
 }
 
 /**
- * Commits or rolls back a response that a handler has written. It resolves to { expires } if that response is to be sent, else to
+ * Commits or rolls back a response that a handler has written. It resolves to { expires } if that response can be sent, else to
  * { answer }. response has { status, headers, contentType, body, field }, cut if it is not as long as it says, and over if it is too large to hold. field(name) is a header field.
  */
 export async function concluded({ options, operation, tx, req }, response) {
@@ -117,7 +117,7 @@ export async function refused({ options, operation, req }, response) {
   }
 }
 
-// misplaced logs once for each operation what middleware inside of the handler has added that suits this request alone.
+// misplaced logs once for each operation the fields of middleware inside the handler that suit this request alone.
 function misplaced(options, { name }, { headers }) {
   const inside = (field) => lookup(headers, field)?.join();
   if (inside('content-encoding')) {

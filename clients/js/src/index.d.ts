@@ -108,7 +108,7 @@ export interface OperationOptions {
   log?: Options<unknown>['log'];
 }
 
-/** What a function gets that runs as an operation. client is in the transaction that stores the result. */
+/** The argument of a function that runs as an operation. client is in the transaction that stores the result. */
 export interface Operation {
   client: ClientBase;
   scope: string;

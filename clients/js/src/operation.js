@@ -95,7 +95,7 @@ function failure({ problem, body }, cause) {
   return new OperationError(problem, { ...JSON.parse(body), cause });
 }
 
-// name checks what identifies the operation.
+// name checks the options that identify the operation.
 function name(client, { scope, key, payload, name: label = '', ref = '', ...rest }) {
   for (const option of Object.keys(rest)) if (!own.has(option)) throw new TypeError(`stet: operation has no option ${option}`);
   for (const [what, text] of Object.entries({ scope, key })) {

@@ -62,7 +62,7 @@ test('payloads are compared as canonical JSON, text or bytes', async () => {
   assert.equal((await call(raw, pay, { payload: Buffer.from('order 7') })).replayed, true);
 });
 
-test('a function without a value, and one whose value is no JSON', async () => {
+test('a function without a value, and a value that JSON cannot have', async () => {
   const key = randomUUID();
   for (const replayed of [false, true]) assert.deepEqual(await call(key, async (op) => { await charge(op); }), { value: undefined, replayed });
   const wrong = randomUUID();
