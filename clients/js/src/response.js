@@ -1,6 +1,7 @@
 // The response of a handler: held back until it is committed, stored, and replayed.
 
-const maxHeld = 16 << 20;
+/** The largest response that is held back, in bytes. */
+export const maxHeld = 16 << 20;
 const methods = ['write', 'end', 'writeHead', 'flushHeaders', 'destroy'];
 const muted = [...methods, 'setHeader', 'setHeaders', 'appendHeader', 'removeHeader'];
 
@@ -152,10 +153,11 @@ export const httpDate = (seconds) => (Number.isNaN(seconds) ? undefined : new Da
 const never = new Set([expiresField, 'date', 'connection', 'keep-alive', 'te', 'transfer-encoding', 'upgrade', 'trailer', 'content-length', 'content-type', 'set-cookie',
   'idempotent-replayed', 'preference-applied']);
 
-// stored returns the fields to store: those of the handler, about the outcome and not the connection.
-// Fields that were set before the handler are left out, because they are set again on a replay. A field
-// that the handler removed has no values.
-function stored(header, before) {
+/**
+ * Returns the fields to store: those of the handler, about the outcome and not the connection. Fields that were set before the
+ * handler are left out, because they are set again on a replay. A field that the handler removed has no values.
+ */
+export function stored(header, before) {
   const named = [header.connection ?? []].flat().flatMap((value) => String(value).split(',')).map((name) => name.trim().toLowerCase());
   const keeps = (name) => !never.has(name) && !name.startsWith('proxy-') && !named.includes(name);
   const fields = {};

@@ -69,8 +69,8 @@ function respond(capture, { answer, expires }, say) {
   say(answer);
 }
 
-// refusal holds back the response that the framework makes of an error, and stores it if it is a refusal.
-function refusal(context, capture, say) {
+/** Holds back the response that the framework makes of an error, and stores it if it is a refusal. */
+export function refusal(context, capture, say) {
   const conclude = async () => {
     await capture.ended;
     respond(capture, await refused(context, heldBack(capture)), say);

@@ -6,12 +6,12 @@ import { Readable, pipeline } from 'node:stream';
 import { after, describe, it } from 'node:test';
 import pg from 'pg';
 import { emit } from '@stet-go/stet';
-import { charge, frameworks, mode, start } from './service.js';
+import { answersLate, charge, frameworks, mode, start } from './service.js';
 import { asOwner, charges, closeDatabase, lasting, post } from './support.js';
 
 after(closeDatabase);
 
-for (const framework of [...frameworks, 'express4']) describe(framework, () => {
+for (const framework of frameworks.includes('express') ? [...frameworks, 'express4'] : frameworks) describe(framework, () => {
   const serve = async (t, handler, options) => {
     const service = await start(framework, handler, options);
     t.after(service.stop);
@@ -34,7 +34,8 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
   };
 
   it('a thrown error undoes the writes, and a refusal is stored then', async (t) => {
-    for (const [status, replayed] of [[409, ['true']], [422, ['true']], [303, ['true']], [401, undefined], [408, undefined], [429, undefined], [503, undefined]]) {
+    const kept = framework === 'next' ? undefined : ['true']; // Next.js makes no response of an error that has a status
+    for (const [status, replayed] of [[409, kept], [422, kept], [303, kept], [401, undefined], [408, undefined], [429, undefined], [503, undefined]]) {
       let runs = 0;
       const { url } = await serve(t, (request) => { runs++; return failing(status)(request); });
       const key = randomUUID();
@@ -46,7 +47,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     }
   });
 
-  it('an error that is answered with a success is rolled back, and the response is not sent', async (t) => {
+  if (framework !== 'next') it('an error that is answered with a success is rolled back, and the response is not sent', async (t) => {
     const { url, logged } = await serve(t, failing(200));
     const key = randomUUID();
     const got = await post(url, { key });
@@ -64,9 +65,9 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     const { url, logged, pool } = await serve(t, async (request) => {
       await charge({ ...request, reply: () => {} });
       const source = Readable.from((async function* () { yield 'part'; throw new Error('the source broke'); })());
-      const { native: { res, reply } } = request;
+      const { native: { res, stream } } = request;
       if (res) return void pipeline(source, res, () => {});
-      return reply.send(source);
+      return stream(source);
     });
     for (let n = 0; n < 3; n++) {
       const key = randomUUID();
@@ -74,10 +75,11 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
       assert.deepEqual([got.status, await charges(key)], [500, 0]);
     }
     assert.equal(pool.totalCount - pool.idleCount, 0);
-    if (framework !== 'fastify') assert.match(logged[0], /destroyed before its end/);
+    if (framework.startsWith('express')) assert.match(logged[0], /destroyed before its end/);
   });
 
-  it('a handler that fails after its outcome was committed is logged', async (t) => {
+  const returns = !framework.startsWith('express') && framework !== 'fastify'; // the end of the handler is that of its response
+  if (!returns) it('a handler that fails after its outcome was committed is logged', async (t) => {
     let fail;
     const { url, logged } = await serve(t, async (request) => {
       await charge(request);
@@ -167,7 +169,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     });
     const got = await post(url, { key: randomUUID() });
     assert.equal(got.status, 500);
-    assert.match(got.text, mode === 'functions' ? /has ended its transaction itself/ : /transaction is aborted/); // a text of several statements is refused
+    if (answersLate(framework)) assert.match(got.text, mode === 'functions' ? /has ended its transaction itself/ : /transaction is aborted/); // a text of several statements is refused
   });
 
   it('after a handler has removed prepared statements, one request executes nothing, and its retry runs', async (t) => {
@@ -202,7 +204,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     }, { url: url.href });
     await asOwner(revoke);
     const key = randomUUID();
-    const granted = () => /Run, as the owner of the database: (GRANT .*) TO your_role/.exec(logged.at(-1))[0].slice('Run, as the owner of the database: '.length).replaceAll('your_role', 'stranger');
+    const granted = () => /Run, as the owner of the database: (GRANT .*) TO your_role/.exec(logged.findLast((line) => line.includes('GRANT')))[0].slice('Run, as the owner of the database: '.length).replaceAll('your_role', 'stranger');
     assert.equal((await post(service, { key })).type, 'misconfigured');
     await asOwner(granted());
     assert.equal((await post(service, { key })).status, 500); // it emits
@@ -210,7 +212,7 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.equal((await post(service, { key })).status, 201);
     await asOwner('REVOKE ALL ON FUNCTION stet.stet_settle FROM stranger');
     assert.equal((await post(service, { key: randomUUID() })).status, 500);
-    assert.match(logged.at(-1), /GRANT EXECUTE ON FUNCTION .*"stet_settle"/);
+    assert.match(logged.findLast((line) => line.includes('GRANT')), /GRANT EXECUTE ON FUNCTION .*"stet_settle"/);
   });
 
   it('a replay has the stored Cache-Control', async (t) => {

@@ -1,14 +1,18 @@
-// A payments service for the tests: on Express or Fastify, in this process or in one of its own.
+// A payments service for the tests: on each framework, in this process or in one of its own.
 
-import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import fastify from 'fastify';
 import pg from 'pg';
-import { idempotency as onExpress } from '@stet-go/stet/express';
-import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { services } from './frameworks.js';
 
-export const frameworks = ['express', 'fastify'];
+/** The frameworks that are tested in this run. */
+export const frameworks = (process.env.STET_FRAMEWORKS ?? 'express,fastify').split(',');
+
+/** Whether handlers return Responses of the Web, whose header joins the values of a field. */
+export const ofWeb = (framework) => ['hono', 'next'].includes(framework);
+
+/** Whether the framework's error handler answers if a commit fails: Nest has written its response by then. */
+export const answersLate = (framework) => !framework.startsWith('nest');
 
 /** The mode of the services: the same tests run in each. */
 export const mode = process.env.STET_MODE ?? 'functions';
@@ -24,10 +28,10 @@ export async function start(framework, handler, options = {}) {
   const logged = [];
   const pool = new pg.Pool({ connectionString: options.url ?? process.env.STET_DATABASE, max: 10 });
   pool.on('error', () => {});
-  const { url: _, ...rest } = options;
+  const { url: _, twice, ...rest } = options;
   const scope = (get) => (rest.sidecar ? {} : { mode, scope: (request) => get(request, 'x-account') });
   const of = (get) => ({ pool: mortal(pool), ...scope(get), log: (...line) => logged.push(line.join(' ')), ...rest });
-  const serving = framework.startsWith('express') ? await onExpressOf((await import(framework)).default, handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
+  const serving = await services[framework](handler, of, twice);
   return { ...serving, logged, pool, 
     stop: async () => {
       await serving.close();
@@ -36,32 +40,6 @@ export async function start(framework, handler, options = {}) {
       await pool.end();
     },
   };
-}
-
-async function onExpressOf(express, handler, options) {
-  const app = express();
-  app.use((req, res, next) => { res.set('X-Outer', 'outer'); next(); });
-  app.post('/payments', onExpress(options)((req, res, client) => handler({
-    body: req.body, raw: req.rawBody, key: req.get('Idempotency-Key'), client, native: { req, res },
-    reply: (status, headers, body) => { res.status(status).set(headers); res.end(body); },
-  })));
-  app.use((error, req, res, next) => { res.status(error.status ?? 500).set('X-Error', 'app').json({ error: error.message }); void next; });
-  const server = app.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  return { url: `http://127.0.0.1:${server.address().port}`, close: () => new Promise((resolve) => { server.close(resolve); server.closeAllConnections(); }) };
-}
-
-async function fastify5(handler, options) {
-  const app = fastify();
-  app.addHook('onRequest', async (request, reply) => { reply.header('X-Outer', 'outer'); });
-  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body, done) => done(null, body));
-  app.post('/payments', onFastify(options)((request, reply, client) => handler({
-    body: request.body, key: request.headers['idempotency-key'], client, native: { request, reply },
-    reply: (status, headers, body) => { reply.code(status).headers(headers).send(typeof body === 'string' ? Buffer.from(body) : body); },
-  })));
-  app.setErrorHandler((error, request, reply) => { reply.code(error.status ?? 500).header('X-Error', 'app').send({ error: error.message }); });
-  const url = await app.listen({ port: 0, host: '127.0.0.1' });
-  return { url, close: () => { app.server.closeAllConnections(); return app.close(); } };
 }
 
 /** Charges, and answers with the number of the charge. */
