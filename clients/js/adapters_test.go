@@ -10,7 +10,7 @@ import (
 
 // The versions that the adapters are tested with, the oldest and the newest: docs/js.md has them in a table.
 var (
-	oldest = []string{"pg@8.12.0", "express@npm:express@4.17.3", "fastify@5.0.0", "koa@2.16.0", "@koa/router@13.0.0", "hono@4.5.0", "@hono/node-server@1.13.0",
+	oldest = []string{"pg@8.12.0", "express@npm:express@4.17.3", "fastify@5.0.0", "koa@2.16.0", "@koa/router@13.0.0", "hono@4.5.0", "@hono/node-server@1.19.0",
 		"@nestjs/common@10.0.0", "@nestjs/core@10.0.0", "@nestjs/platform-express@10.0.0", "rxjs@7.8.0", "reflect-metadata@0.1.13"}
 	newest = []string{"pg@8.23.1", "koa@3.3.0", "@koa/router@15.7.0", "hono@4.13.19", "@hono/node-server@2.1.9",
 		"@nestjs/common@12.5.1", "@nestjs/core@12.5.1", "@nestjs/platform-express@12.5.1", "@nestjs/platform-fastify@12.5.0", "rxjs@7.8.2", "reflect-metadata@0.2.2"}
@@ -30,6 +30,15 @@ func TestAdaptersKeepTheirPromises_EndOfARun(t *testing.T) {
 func TestOldestVersionsKeepTheirPromises(t *testing.T) {
 	t.Parallel()
 	suite(t, oldest, "express,fastify,koa,hono,next,nest", "service", 140)
+}
+
+// The programs of docs/js.md run as they are there.
+func TestProgramsOfTheAdaptersPayOnce(t *testing.T) {
+	t.Parallel()
+	dir := install(t, append(newest, compilers...)...)
+	compile(t, dir, filepath.Join("test", "programs", "nest.ts"))
+	_, url := ledger(t)
+	nodeTests(t, dir, []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url}, 5, filepath.Join("test", "programs", "programs.test.js"))
 }
 
 // suite runs a file of tests over frameworks, in the mode "functions".

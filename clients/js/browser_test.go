@@ -47,6 +47,22 @@ func TestTypesAreThoseOfTheirUse(t *testing.T) {
 	check("--types", "node", filepath.Join("test", "services.ts"))
 }
 
+func TestTypesOfAdaptersAreThoseOfTheirUse(t *testing.T) {
+	t.Parallel()
+	dir := install(t, append(newest, compilers...)...)
+	compile(t, dir, "--noEmit", filepath.Join("test", "adapters.ts"))
+}
+
+// compilers compile the programs in TypeScript.
+var compilers = []string{"typescript@7.0.2", "@types/node@20.19.43", "@types/pg@8.23.1", "@types/koa@3.0.3", "@types/koa__router@12.0.5"}
+
+// compile runs tsc without the types of libraries, which other libraries may not fit.
+func compile(t *testing.T, dir string, more ...string) {
+	t.Helper()
+	options := []string{"--skipLibCheck", "--strict", "--target", "es2022", "--module", "nodenext", "--types", "node", "--experimentalDecorators", "--emitDecoratorMetadata"}
+	rig.Run(t, dir, nil, filepath.Join(dir, "node_modules", ".bin", "tsc"), append(options, more...)...)
+}
+
 // nodeTests runs the tests of Node in the files that pattern names. want is how many there are at least.
 func nodeTests(t *testing.T, dir string, env []string, want int, pattern string) {
 	t.Helper()

@@ -7,7 +7,7 @@ import { finished, running, unended } from './running.js';
 
 /**
  * Runs or replays an operation. handler(client) resolves to the response of the handler, with thrown if the framework has made it
- * of an error. This resolves to { response, expires } if that response is to be sent, else to { answer }. An error of the handler
+ * of an error. This resolves to { response, expires } if that response can be sent, else to { answer }. An error of the handler
  * is thrown again, after the rollback. call identifies the request.
  */
 export async function exchange({ options, operation, req, call, handler }) {
@@ -37,7 +37,7 @@ export async function exchange({ options, operation, req, call, handler }) {
 }
 
 /**
- * A response in its stored form. header has its fields, as text or lists, by names in lower case; before has those that others had
+ * A response in its stored form. header has its fields, as text or lists, by names in lower case; before has the fields that others had
  * set. over is true if the body is too large to hold.
  */
 export function heldBack({ status, header, body, over }, before) {
