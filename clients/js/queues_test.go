@@ -1,0 +1,27 @@
+package js
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+// Redis is real. The broker of Kafka is kfake.
+func TestConsumersOfQueuesKeepTheirPromises(t *testing.T) {
+	t.Parallel()
+	dir := install(t, "pg@8.23.1", "bullmq@6.7.0", "ioredis@6.0.0", "kafkajs@2.2.4")
+	_, url := ledger(t)
+	cluster, err := kfake.NewCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	env := []string{
+		"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url,
+		"STET_REDIS=" + rig.Redis(t).Addr(), "STET_KAFKA=" + strings.Join(cluster.ListenAddrs(), ","),
+	}
+	nodeTests(t, dir, env, 3, filepath.Join("test", "queues", "*.test.js"))
+}
