@@ -23,5 +23,5 @@ func TestConsumersOfQueuesKeepTheirPromises(t *testing.T) {
 		"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url,
 		"STET_REDIS=" + rig.Redis(t).Addr(), "STET_KAFKA=" + strings.Join(cluster.ListenAddrs(), ","),
 	}
-	nodeTests(t, dir, env, 3, filepath.Join("test", "queues", "*.test.js"))
+	nodeTests(t, dir, env, 4, filepath.Join("test", "queues", "*.test.js"))
 }

@@ -159,7 +159,9 @@ test('an unacknowledged COMMIT of a single client is unknown, and the next call 
   await client.connect();
   t.after(() => between.close());
   const key = randomUUID();
+  const began = Date.now();
   await assert.rejects(call(key, pay, {}, client), reason('outcome-unknown', 'may have executed'));
+  assert.ok(Date.now() - began < 8000, 'it tries no other connection for 10 seconds');
   assert.equal((await call(key, () => assert.fail('it ran'))).replayed, true);
   assert.equal(await charges(key), 1);
 });

@@ -42,6 +42,12 @@ export async function charges(key) {
   return rows.length;
 }
 
+/** How many payments of the programs have an amount. */
+export async function payments(amount) {
+  const { rows } = await database.query('SELECT FROM payments WHERE amount = $1', [amount]);
+  return rows.length;
+}
+
 /** Runs a statement as the owner of the database. */
 export const asOwner = (text) => database.query(text);
 

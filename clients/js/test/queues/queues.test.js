@@ -8,7 +8,7 @@ import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Queue, QueueEvents } from 'bullmq';
-import { charges, closeDatabase } from '../support.js';
+import { charges, closeDatabase, payments } from '../support.js';
 import { connection, kafka } from './servers.js';
 
 after(closeDatabase);
@@ -29,7 +29,7 @@ async function until(condition) {
   assert.fail('it did not happen within 30 seconds');
 }
 
-test('BullMQ: a job whose worker is killed before the commit charges once, and so does a second job with its key', { timeout: 90_000 }, async (t) => {
+test('BullMQ: a job of a worker that is killed before the commit charges once, and so does a second job with its key', { timeout: 90_000 }, async (t) => {
   const name = `orders-${randomUUID()}`, order = randomUUID();
   const queue = new Queue(name, { connection }), events = new QueueEvents(name, { connection });
   t.after(() => Promise.all([queue.close(), events.close()]));
@@ -60,7 +60,7 @@ test('BullMQ: a permanent error and another payload fail the job at once, and no
   assert.equal(await charges(order), 0);
 });
 
-test('Kafka: a message whose consumer is killed before the commit charges once, and so does a copy of it', { timeout: 120_000 }, async (t) => {
+test('Kafka: a message of a consumer that is killed before the commit charges once, and so does a copy of it', { timeout: 120_000 }, async (t) => {
   const name = `orders-${randomUUID()}`, order = randomUUID(), other = randomUUID(), refused = `refused-${randomUUID()}`;
   const admin = kafka.admin(), producer = kafka.producer();
   await Promise.all([admin.connect(), producer.connect()]);
@@ -80,4 +80,20 @@ test('Kafka: a message whose consumer is killed before the commit charges once, 
   await until(() => charges(other));
   assert.deepEqual([await charges(order), await charges(other), await charges(refused)], [1, 1, 0]);
   assert.deepEqual(failures, ['stet: sold out']);
+});
+
+test('the programs of the page pay', { timeout: 90_000 }, async (t) => {
+  const env = { ...process.env, DATABASE_URL: process.env.STET_DATABASE, REDIS_URL: `redis://${process.env.STET_REDIS}`, KAFKA_BROKERS: process.env.STET_KAFKA };
+  const amounts = [1, 2].map(() => Math.floor(Math.random() * 2 ** 40));
+  const queue = new Queue('orders', { connection }), producer = kafka.producer(), admin = kafka.admin();
+  t.after(() => Promise.all([queue.close(), producer.disconnect(), admin.disconnect()]));
+  await Promise.all([producer.connect(), admin.connect()]);
+  await admin.createTopics({ topics: [{ topic: 'orders', numPartitions: 1, replicationFactor: 1 }], waitForLeaders: true });
+  for (let n = 0; n < 2; n++) await queue.add('pay', { order: randomUUID(), amount: amounts[0] });
+  await producer.send({ topic: 'orders', messages: [{ value: JSON.stringify({ amount: amounts[1] }) }] });
+  for (const name of ['bullmq.js', 'kafka.js']) {
+    const child = fork(fileURLToPath(new URL(`../programs/${name}`, import.meta.url)), { env });
+    t.after(() => child.kill('SIGKILL'));
+  }
+  await until(async () => (await payments(amounts[0])) === 2 && (await payments(amounts[1])) === 1);
 });
