@@ -12,9 +12,9 @@ import (
 
 // Sweep implements store.Sweeper. It sweeps both stores, and writes pending outcomes to SQL.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
-	swept, frontErr := s.front.sweeper.Sweep(ctx, limit)
+	swept, frontErr := s.front.Sweep(ctx, limit)
 	moved, moveErr := s.movePending(ctx, limit)
-	back, backErr := s.back.sweeper.Sweep(ctx, limit)
+	back, backErr := s.back.Sweep(ctx, limit)
 	return store.Swept{
 		MarkedUnknown: swept.MarkedUnknown + back.MarkedUnknown,
 		Expired:       swept.Expired + back.Expired,
@@ -25,7 +25,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 
 // movePending writes up to about limit pending outcomes to SQL.
 func (s *Store) movePending(ctx context.Context, limit int) (moved int, err error) {
-	pending, err := s.front.outbox.DueMessages(ctx, limit, moveAgain)
+	pending, err := s.front.DueMessages(ctx, limit, moveAgain)
 	for _, rec := range pending {
 		if _, moveErr := s.insert(ctx, rec); moveErr != nil {
 			err = errors.Join(err, moveErr)
@@ -64,7 +64,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if len(open.States) == 0 {
 		return s.browseBack(ctx, q, "")
 	}
-	page, err := s.front.browser.Browse(ctx, open)
+	page, err := s.front.Browse(ctx, open)
 	if page.Next = inFront + page.Next; page.Next == inFront {
 		page.Next = inBack
 	}
@@ -74,7 +74,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 // browseBack returns a page of SQL. A record that Redis has, too, is shown as Read returns it.
 func (s *Store) browseBack(ctx context.Context, q store.Query, after string) (store.Page, error) {
 	q.After = after
-	page, err := s.back.browser.Browse(ctx, q)
+	page, err := s.back.Browse(ctx, q)
 	if err != nil {
 		return page, err
 	}
@@ -104,9 +104,9 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 		return err
 	}
 	if hot.Owner == row.Owner && hot.State.Settled() {
-		if err := s.front.browser.Expire(ctx, hot.Claim()); err != nil {
+		if err := s.front.Expire(ctx, hot.Claim()); err != nil {
 			return err
 		}
 	}
-	return s.back.browser.Expire(ctx, row)
+	return s.back.Expire(ctx, row)
 }

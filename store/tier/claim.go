@@ -106,7 +106,7 @@ func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, erro
 // move writes a pending outcome to SQL, and returns the record that SQL has then. If that is of
 // another claim, the pending outcome is removed.
 func (s *Store) move(ctx context.Context, id store.ID) (store.Record, error) {
-	rec, err := s.front.works.Look(ctx, id)
+	rec, err := s.front.Look(ctx, id)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -130,25 +130,23 @@ func (s *Store) insert(ctx context.Context, rec store.Record) (store.Record, err
 	}
 	keep := store.Retention{Result: rec.ExpiresAt.Sub(rec.SettledAt), Tombstone: tombstone}
 	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: rec.Owner, Lease: store.MaxLease, Label: rec.Label}
-	stands, err := s.back.insert(ctx, req, out, keep)
-	for err == nil && stands.InTx { // another call inserts it now
-		select {
-		case <-ctx.Done():
-			return store.Record{}, ctx.Err()
-		case <-time.After(busyWait):
+	stands := store.Record{InTx: true}
+	for err == nil && stands.InTx {
+		stands, err = s.inserts.insert(ctx, &insertion{req: req, out: out, keep: keep})
+		if stands.InTx { // another call inserts it now
+			time.Sleep(2 * time.Millisecond)
 		}
-		stands, err = s.back.insert(ctx, req, out, keep)
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrMismatch):
 		return store.Record{}, err
 	case !stands.State.Settled():
-		return store.Record{}, errBusy
+		return store.Record{}, errors.New("tier: the outcome stays in Redis: SQL has an operation with this key that has not ended; no other program may use the key there")
 	case stands.Owner != rec.Owner:
 		s.drop(ctx, rec.Claim())
 	default:
 		// If this fails, the outcome stays pending. The next call or sweep finds it in SQL.
-		_ = s.front.outbox.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: min(s.hot, tombstone)})
+		_ = s.front.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: min(s.hot, tombstone)})
 	}
 	return stands, nil
 }
@@ -157,10 +155,7 @@ func (s *Store) insert(ctx context.Context, rec store.Record) (store.Record, err
 // first: Redis forgets the record a moment later, and must not return the result until then. If
 // drop fails, the outcome stays pending, and no call returns it.
 func (s *Store) drop(ctx context.Context, c store.Claim) {
-	if s.front.browser.Expire(ctx, c) == nil {
-		_ = s.front.outbox.Relayed(ctx, c, store.Retention{})
+	if s.front.Expire(ctx, c) == nil {
+		_ = s.front.Relayed(ctx, c, store.Retention{})
 	}
 }
-
-// errBusy is of a key that another program uses in SQL. The outcome stays pending in Redis.
-var errBusy = errors.New("tier: the outcome cannot be stored: SQL has an operation with this key that has not ended; no other program may use the key there")

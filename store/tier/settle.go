@@ -17,13 +17,17 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 		return fmt.Errorf("tier: %w: the store has no messages; use the SQL store alone for operations that emit", store.ErrInvalid)
 	}
 	pending := out
-	pending.Outbox = encode(keep.Tombstone)
+	pending.Outbox = binary.BigEndian.AppendUint64(nil, uint64(keep.Tombstone))
 	if !out.Gone {
 		pending.Result.Head = slices.Concat(pending.Outbox, out.Result.Head)
 	}
 	err := s.front.Settle(ctx, c, pending, keep)
-	if errors.Is(err, store.ErrFenced) {
-		return s.repeated(ctx, c, out, keep)
+	if errors.Is(err, store.ErrFenced) { // Redis may have removed the claim after an earlier settle
+		row, _, err := s.stored(ctx, c)
+		if err != nil {
+			return err
+		}
+		return s.back.Settle(ctx, row, out, keep) // only compares, because the row is settled
 	}
 	if err != nil {
 		return err
@@ -36,16 +40,6 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 		return store.ErrFenced // Redis had lost the record that stands
 	}
 	return nil
-}
-
-// repeated is for a claim that Redis does not have, or has with another retention. It succeeds if
-// SQL has the claim's outcome.
-func (s *Store) repeated(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	row, _, err := s.stored(ctx, c)
-	if err != nil {
-		return err
-	}
-	return s.back.Settle(ctx, row, out, keep) // compares, because it is settled
 }
 
 // stored returns the claim of a settled SQL row that c stands for, and the record in Redis. The
@@ -68,21 +62,16 @@ func (s *Store) stored(ctx context.Context, c store.Claim) (row store.Claim, hot
 	return rec.Claim(), hot, nil
 }
 
-// size is the length of what encode returns.
+// size is the length of a packed retention. It is the outbox of a pending outcome, and begins the
+// head of its result.
 const size = 8
 
-// encode returns the retention of a tombstone for decode. It is the outbox of a pending outcome,
-// and the beginning of the head of its result.
-func encode(tombstone time.Duration) []byte {
-	return binary.BigEndian.AppendUint64(nil, uint64(tombstone))
-}
-
-// decode is the reverse of encode. It ignores further bytes.
+// decode returns the retention of a tombstone. It ignores further bytes.
 func decode(b []byte) (time.Duration, error) {
 	if len(b) < size {
 		return 0, fmt.Errorf("tier: Redis has an outcome that this package did not write: %w", store.ErrDamaged)
 	}
-	return time.Duration(binary.BigEndian.Uint64(b)), nil //nolint:gosec // see encode
+	return time.Duration(binary.BigEndian.Uint64(b)), nil //nolint:gosec // see Settle
 }
 
 // unwrap removes what Settle has put before the head.

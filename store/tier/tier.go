@@ -4,17 +4,14 @@
 //
 //   - Claim claims the key in Redis, and then reads it in SQL before it grants the claim. A
 //     Redis that lost a settled record therefore causes no second run.
-//   - Settle writes the outcome to Redis, as pending. This compares the fence. Then it writes
-//     the outcome to SQL, in a transaction that inserts only if the key has no record there.
-//     Only then does it succeed.
-//   - A call that finds a pending outcome in Redis writes it to SQL before it returns it. Sweep
-//     does so for outcomes that no call asks for.
-//   - If SQL has another outcome than Redis, the outcome in SQL stands, and the one in Redis is
-//     removed. No caller has received it.
+//   - Settle writes the outcome to Redis, as pending, and compares the fence. Then it inserts
+//     the outcome into SQL, if the key has no record there.
+//   - A call, or a sweep, that finds a pending outcome in Redis first writes it to SQL. If SQL has
+//     another outcome, that one stands. No caller has received the pending one.
 //
 // One risk remains. If Redis loses a claim in flight, the operation can run a second time. Both
-// runs then receive the outcome that reached SQL first. A fence grows for a key as it does in
-// the front store. After Redis has lost a claim, only its clock makes the next fence greater.
+// runs then receive the outcome that reached SQL first. After Redis has lost a claim, only its
+// clock makes the next fence greater.
 //
 // A record that has left Redis has the fence, the attempt and the times of its SQL row. Its
 // owner stays the same. The store accepts a claim with either fence for it.
@@ -26,6 +23,7 @@
 package tier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +37,6 @@ const (
 	maxHot     = 24 * time.Hour
 
 	moveAgain = 30 * time.Second // until Sweep returns to a pending outcome
-	busyWait  = 2 * time.Millisecond
 )
 
 // Options configure a Store. The zero value is usable.
@@ -52,49 +49,43 @@ type Options struct {
 // Store is a store.Watcher, store.Sweeper and store.Browser over two stores. It is safe for
 // concurrent use. It has nothing to close: close the two stores.
 type Store struct {
-	front front
-	back  back
-	hot   time.Duration
+	front   claimStore
+	back    outcomeStore
+	inserts *batcher // into back
+	hot     time.Duration
 }
 
-// front is the store of claims. Its outbox has what a pending outcome needs to reach the back.
-type front struct {
-	store.Store
-	works   store.WorkStore
-	outbox  store.OutboxStore
-	watcher store.Watcher
-	sweeper store.Sweeper
-	browser store.Browser
+// claimStore is the store of claims. Its outbox marks the outcomes that are pending.
+type claimStore interface {
+	store.WorkStore
+	store.OutboxStore
+	store.Watcher
+	store.Sweeper
+	store.Browser
 }
 
-// back is the store of outcomes.
-type back struct {
+// outcomeStore is the store of outcomes.
+type outcomeStore interface {
 	store.Store
-	sweeper store.Sweeper
-	browser store.Browser
-	// insert stores the outcome if the key has no record, in one transaction, and returns the
-	// record that the key has then.
-	insert func(ctx context.Context, req store.ClaimRequest, out store.Settlement, keep store.Retention) (store.Record, error)
+	store.Sweeper
+	store.Browser
 }
 
 var (
 	_ store.Watcher = (*Store)(nil)
-	_ store.Sweeper = (*Store)(nil)
-	_ store.Browser = (*Store)(nil)
+	_ outcomeStore  = (*Store)(nil)
 )
 
 // New returns a store with claims in claims and outcomes in outcomes. claims is a store/redis
 // Store, or another one with the same abilities. outcomes is a durable store with transactions:
 // store/postgres or store/sqlite. It refuses one store in both places, a store in front of
 // another one (see store.Wrapper), and a claims store with transactions, because such a store
-// needs no tier. No other program may use either of the two for the same keys.
+// needs no tier. All processes must share both stores, which no other program may use.
 func New[Tx any](claims store.Store, outcomes store.TxStore[Tx], o Options) (*Store, error) {
 	if claims == nil || outcomes == nil {
 		return nil, errors.New("tier: New needs a store for claims and a store for outcomes")
 	}
-	if o.Hot == 0 {
-		o.Hot = defaultHot
-	}
+	o.Hot = cmp.Or(o.Hot, defaultHot)
 	if o.Hot < time.Millisecond || o.Hot > maxHot {
 		return nil, fmt.Errorf("tier: Options.Hot is %v; it must be 1 ms to %v", o.Hot, maxHot)
 	}
@@ -106,23 +97,12 @@ func New[Tx any](claims store.Store, outcomes store.TxStore[Tx], o Options) (*St
 	if _, is := claims.(store.TxStore[Tx]); is || store.Store(outcomes) == claims {
 		return nil, fmt.Errorf("tier: the store for claims is a %T, which stores outcomes durably; use it alone", claims)
 	}
-	s := &Store{hot: o.Hot, front: front{Store: claims}, back: back{Store: outcomes}}
-	f, b := &s.front, &s.back
-	var ok [7]bool
-	f.works, ok[0] = claims.(store.WorkStore)
-	f.outbox, ok[1] = claims.(store.OutboxStore)
-	f.watcher, ok[2] = claims.(store.Watcher)
-	f.sweeper, ok[3] = claims.(store.Sweeper)
-	f.browser, ok[4] = claims.(store.Browser)
-	b.sweeper, ok[5] = outcomes.(store.Sweeper)
-	b.browser, ok[6] = outcomes.(store.Browser)
-	if ok != [7]bool{true, true, true, true, true, true, true} {
+	front, ok := claims.(claimStore)
+	back, okBack := outcomes.(outcomeStore)
+	if !ok || !okBack {
 		return nil, fmt.Errorf("tier: %T over %T: the store for claims must be a WorkStore, OutboxStore, Watcher, Sweeper and Browser, the one for outcomes a Sweeper and Browser", claims, outcomes)
 	}
-	b.insert = func(ctx context.Context, req store.ClaimRequest, out store.Settlement, keep store.Retention) (store.Record, error) {
-		return outcomes.RunTx(ctx, req, keep, func(context.Context, Tx, store.Record) (store.Settlement, error) { return out, nil })
-	}
-	return s, nil
+	return &Store{front: front, back: back, inserts: newBatcher(outcomes), hot: o.Hot}, nil
 }
 
 // Extend implements store.Store.
@@ -137,5 +117,5 @@ func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention
 
 // Watch implements store.Watcher.
 func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
-	return s.front.watcher.Watch(ctx, id, fence)
+	return s.front.Watch(ctx, id, fence)
 }
