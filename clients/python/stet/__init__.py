@@ -2,14 +2,15 @@
 
 For FastAPI and Starlette: stet.asgi.Idempotent. For Flask: stet.flask.Idempotent. Over psycopg
 (stet.psycopg), asyncpg (stet.asyncpg) or SQLAlchemy (stet.sqlalchemy). The functions that they call are
-those of docs/sql.md, made by "stet migrate up".
+those of docs/sql.md, made by stet.migrate, "python -m stet migrate up" or "stet migrate up".
 """
 
 from .canonical import canonical_json
 from .emit import AsyncEmit, Emit
 from .fingerprint import fingerprint, request_fingerprint
 from .options import Options
+from .schema import amigrate, migrate
 from .sql import DatabaseError
 
-__all__ = ["AsyncEmit", "DatabaseError", "Emit", "Options", "canonical_json", "fingerprint", "request_fingerprint"]
+__all__ = ["AsyncEmit", "DatabaseError", "Emit", "Options", "amigrate", "canonical_json", "fingerprint", "migrate", "request_fingerprint"]
 __version__ = "0.1.0.dev0"

@@ -122,7 +122,7 @@ class Idempotent(Guard):
     def middleware(self, app: App) -> App:
         """The middleware, for add_middleware. Middleware that is added after it is around it, and must be: authentication that scope relies
         on, @app.middleware("http"), CORS, compression. RuntimeError at the start if one of the last three is inside."""
-        inner = app
+        inner: Any = app
         while inner is not None:
             if isinstance(inner, BaseHTTPMiddleware if self.options.sidecar else _INSIDE):
                 raise RuntimeError(f"stet: {type(inner).__name__} is inside of stet's middleware, where background tasks would run before the commit, and retries "
@@ -355,7 +355,8 @@ def _routes(app: Any) -> Iterable[Any] | None:
     while app is not None:
         routes = getattr(app, "routes", None)
         if routes is not None:
-            return routes
+            found: Iterable[Any] = routes
+            return found
         app = getattr(app, "app", None)
     return None
 
@@ -370,5 +371,5 @@ def _route(routes: Iterable[Any], scope: Scope) -> tuple[Any, str]:
         if below:
             endpoint, path = _route(below, {**scope, **child})
             return endpoint, getattr(route, "path", "") + path
-        return child.get("endpoint"), getattr(route, "path", scope["path"])
+        return child.get("endpoint"), str(getattr(route, "path", scope["path"]))
     return None, scope["path"]

@@ -16,6 +16,7 @@ from .handle import log
 from .key import KeyFlaw, parse_key
 from .options import Options
 from .record import Operation
+from .rights import grants
 from .run import RETRY_AFTER, Alone, Begun, Run, body_allowed, kept
 from .sql import UNSETTLED, Autocommit, Database, DatabaseError, Statements, Transaction, answered, number, unsettled
 
@@ -170,16 +171,11 @@ class Guard:
         """Returns the commands that prepare a database."""
         schema = self.options.schema
         if error.sqlstate in ("3F000", "42883"):  # no such schema, no such function
-            return f". Run: stet migrate up --store-schema {schema}, as the owner of the database"
+            return f". Run, as the owner of the database: python -m stet migrate up --schema {schema} (or stet migrate up --store-schema {schema})"
         if error.sqlstate == "23503" and error.constraint.endswith("_unsettled"):
             return ". The connection commits each statement (autocommit, such as isolation_level=\"AUTOCOMMIT\" of SQLAlchemy): give stet a connection with transactions"
         if error.sqlstate == "42501":
-            functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin_raw", "settle_raw", "settle"))
-            grants = f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"
-            if self.options.mode == "statements":
-                table = f"{schema}.{self.sql.table.name}"
-                grants += f"; GRANT INSERT, SELECT (id, fingerprint, fence, state, gone, expires_at, forget_at, status, content_type, head, body) ON {table} TO your_role; GRANT USAGE ON SEQUENCE {table}_fence TO your_role"
-            return grants
+            return ". Run, as the owner of the database: " + "; ".join(grants(schema, self.sql.table.name, "your_role", self.options.mode))
         return ""
 
     def explain(self, error: BaseException) -> None:

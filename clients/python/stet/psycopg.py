@@ -55,7 +55,7 @@ class _Blocking:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             with Cursor(self.handle, row_factory=_as_tuple) as cursor:
-                return tuple(cursor.execute(sql, arguments).fetchone())
+                return tuple(cursor.execute(sql, arguments).fetchone() or ())
         except Exception as error:
             raise DatabaseError(error) from None
 
@@ -121,7 +121,7 @@ class _Async:
         try:
             async with AsyncCursor(self.handle, row_factory=_as_tuple) as cursor:
                 await cursor.execute(sql, arguments)
-                return tuple(await cursor.fetchone())
+                return tuple(await cursor.fetchone() or ())
         except Exception as error:
             raise DatabaseError(error) from None
 

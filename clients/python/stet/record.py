@@ -29,6 +29,11 @@ def _signed(b: bytes) -> int:
     return int.from_bytes(b, "big", signed=True)
 
 
+def number64(*parts: str) -> int:
+    """The number of a lock that belongs to names."""
+    return _signed(_digest(*(part.encode() for part in parts))[:8])
+
+
 class Table:
     """Computes IDs and lock numbers for one schema and prefix."""
 

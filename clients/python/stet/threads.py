@@ -20,7 +20,8 @@ def call(work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as end:
-        return end.value
+        result: T = end.value
+        return result
     work.close()
     raise RuntimeError("stet: a blocking database waited in an await")
 

@@ -247,7 +247,7 @@ class Promises:
             self.ledger.connection.execute(f"GRANT {settles} TO shop; GRANT {begins} TO shop")
         said = service.end()
         self.assertIn("permission denied", said)
-        self.assertIn("GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_settle TO your_role", said)
+        self.assertIn("GRANT EXECUTE ON FUNCTION stet.stet_begin_raw, stet.stet_settle_raw, stet.stet_settle, stet.stet_emit TO your_role", said)
         for secret in ("secret", "c1."):
             self.assertNotIn(secret, said)
 
