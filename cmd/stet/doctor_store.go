@@ -36,7 +36,11 @@ func durability(ctx context.Context, s *storage) []finding {
 	case "memory":
 		return []finding{bad("durability", "the memory store loses all records when its process ends", "use an SQLite file, or PostgreSQL")}
 	case "redis":
-		return redisServers(ctx, s.options)
+		found := redisServers(ctx, s.options)
+		if s.outcomes != nil {
+			found = append(found, durability(ctx, s.outcomes)...)
+		}
+		return found
 	case "zookeeper":
 		return []finding{ok("durability", "not known: ZooKeeper does not report forceSync; it must be yes, the default, on all servers")}
 	}

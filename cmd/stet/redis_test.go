@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,5 +21,30 @@ func TestRedisIsAStoreLikeTheOthers(t *testing.T) {
 		if status, _, errs := command(t, "keys", "ls", "--store", url); status == exitOK || !strings.Contains(errs, want) {
 			t.Errorf("%s: status %d, %s", url, status, errs)
 		}
+	}
+}
+
+func TestRedisWithOutcomesInSQL(t *testing.T) {
+	url := "redis://" + rig.Redis(t).Addr() + "/0"
+	file := filepath.Join(t.TempDir(), "outcomes.db")
+	for _, outcomes := range []string{file, rig.Postgres(t).Database(t)} {
+		if outcomes != file {
+			if status, _, errs := command(t, "migrate", "up", "--store", outcomes); status != exitOK {
+				t.Fatalf("migrate: status %d, %s", status, errs)
+			}
+		}
+		_, found := examineWith(t, "--store", url, "--store-outcomes", outcomes)
+		of := map[string]string{file: "journal"}[outcomes] // a check of SQLite
+		if !found["replay"].OK || !found[cmp.Or(of, "fsync")].OK || !strings.Contains(found["connects"].Found, "outcomes in") {
+			t.Errorf("doctor of Redis with outcomes in %s: %v", outcomes, found)
+		}
+	}
+	for outcomes, want := range map[string]string{url: "postgres:// URL", "memory": "postgres:// URL", "postgres://127.0.0.1:1/none": "--store-outcomes"} {
+		if status, _, errs := command(t, "keys", "ls", "--store", url, "--store-outcomes", outcomes); status == exitOK || !strings.Contains(errs, want) {
+			t.Errorf("outcomes in %s: status %d, %s", outcomes, status, errs)
+		}
+	}
+	if status, _, errs := command(t, "keys", "ls", "--store", file, "--store-outcomes", file); status == exitOK || !strings.Contains(errs, "Redis") {
+		t.Errorf("outcomes of an SQLite store: status %d, %s", status, errs)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/stet-go/stet/store/redis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 	"github.com/stet-go/stet/store/sqlite"
+	"github.com/stet-go/stet/store/tier"
 )
 
 // storeVariable is the environment variable with the store.
@@ -36,9 +37,10 @@ const storeHelp = "an SQLite file, memory, or a URL ('stet help store')"
 // storage is an open store.
 type storage struct {
 	store.Store
-	kind  string // sqlite, postgres, mysql, redis, zookeeper or memory
-	place string // for people; without passwords
-	close func() error
+	kind     string // sqlite, postgres, mysql, redis, zookeeper or memory
+	place    string // for people; without passwords
+	close    func() error
+	outcomes *storage // behind Redis; nil: none
 
 	options proxy.Store
 }
@@ -154,7 +156,30 @@ func (s *storage) openRedis(ctx context.Context) error {
 	}
 	s.Store, s.place = db, "redis on "+strings.Join(o.InitAddress, ", ")
 	s.close = func() error { return errors.Join(db.Close(), conn.Close()) }
+	if c.Outcomes == "" {
+		return nil
+	}
+	if err := s.openOutcomes(ctx, db); err != nil {
+		return errors.Join(err, s.close())
+	}
 	return nil
+}
+
+// openOutcomes puts Redis in front of the store of Outcomes.
+func (s *storage) openOutcomes(ctx context.Context, claims *redis.Store) (err error) {
+	if s.outcomes, err = openStore(ctx, proxy.Store{URL: s.options.Outcomes}); err != nil {
+		return fmt.Errorf("--store-outcomes: %w", err)
+	}
+	switch sql := s.outcomes.Store.(type) {
+	case *postgres.Store:
+		s.Store, err = tier.New(claims, sql, tier.Options{})
+	case *sqlite.Store:
+		s.Store, err = tier.New(claims, sql, tier.Options{})
+	}
+	closeRedis := s.close
+	s.place += ", outcomes in " + s.outcomes.place
+	s.close = func() error { return errors.Join(closeRedis(), s.outcomes.close()) }
+	return err
 }
 
 // cached returns the store with its cache, for processes that run operations.

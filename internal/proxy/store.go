@@ -39,6 +39,7 @@ type Store struct {
 	CA             string   `yaml:"ca" of:"redis"`
 	Certificate    string   `yaml:"certificate" of:"redis"`
 	Key            string   `yaml:"key" of:"redis"`
+	Outcomes       string   `yaml:"outcomes" of:"redis"`
 
 	MaxRecords int `yaml:"max_records" of:"memory"`
 }
@@ -109,6 +110,7 @@ func (s *Store) check() error {
 	}
 	bad(s.CacheAge != 0 && s.Cache == 0, "cache_age", "only with cache, which says how much is kept")
 	bad(s.ReplicaTimeout != 0 && s.Replicas == 0, "replica_timeout", "only with replicas, which says how many are waited for")
+	bad(s.Outcomes != "" && !slices.Contains([]string{kindPostgres, kindSQLite}, (&Store{URL: s.Outcomes}).Kind()), "outcomes", "write a postgres:// URL or the path of an SQLite file")
 	secured := s.CA != "" || s.Certificate != "" || s.Key != ""
 	switch {
 	case kind != kindRedis || !secured:
