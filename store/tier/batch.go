@@ -9,17 +9,15 @@ import (
 )
 
 const (
-	slots     = 4   // transactions at a time; further insertions wait, and share the next one
-	maxBatch  = 256 // insertions of one transaction
-	batchTime = 10 * time.Second
+	slots    = 4   // transactions at a time; further insertions wait, and share the next one
+	maxBatch = 256 // insertions of one transaction
 )
 
-// insertion is an outcome to insert into SQL, and the record that the key has then.
+// insertion is an outcome to insert into SQL.
 type insertion struct {
 	req  store.ClaimRequest
 	out  store.Settlement
 	keep store.Retention
-
 	rec  store.Record // None if the insertion must be made alone
 	done chan struct{}
 }
@@ -101,7 +99,7 @@ func (b *batcher) leave() {
 // run inserts a batch. Of several insertions with one key it makes the first.
 func (b *batcher) run(batch []*insertion) {
 	defer b.leave()
-	ctx, cancel := context.WithTimeout(context.Background(), batchTime)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	first, ins := make(map[store.ID]bool, len(batch)), make([]*insertion, 0, len(batch))
 	for _, in := range batch {

@@ -13,27 +13,24 @@ import (
 // Sweep implements store.Sweeper. It sweeps both stores, and writes pending outcomes to SQL.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	swept, frontErr := s.front.Sweep(ctx, limit)
-	moved, moveErr := s.movePending(ctx, limit)
+	found, moveErr := s.movePending(ctx, limit)
 	back, backErr := s.back.Sweep(ctx, limit)
 	return store.Swept{
 		MarkedUnknown: swept.MarkedUnknown + back.MarkedUnknown,
 		Expired:       swept.Expired + back.Expired,
 		Purged:        swept.Purged + back.Purged,
-		More:          swept.More || moved >= limit || back.More,
+		More:          swept.More || found >= limit || back.More,
 	}, errors.Join(frontErr, moveErr, backErr)
 }
 
-// movePending writes up to about limit pending outcomes to SQL.
-func (s *Store) movePending(ctx context.Context, limit int) (moved int, err error) {
+// movePending writes up to about limit pending outcomes to SQL, and returns how many it found.
+func (s *Store) movePending(ctx context.Context, limit int) (found int, err error) {
 	pending, err := s.front.DueMessages(ctx, limit, moveAgain)
 	for _, rec := range pending {
-		if _, moveErr := s.insert(ctx, rec); moveErr != nil {
-			err = errors.Join(err, moveErr)
-			continue
-		}
-		moved++
+		_, moveErr := s.insert(ctx, rec)
+		err = errors.Join(err, moveErr)
 	}
-	return moved, err
+	return len(pending), err
 }
 
 // The beginnings of a cursor: the store of the next page.

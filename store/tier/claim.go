@@ -11,19 +11,34 @@ import (
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.front.Claim(ctx, req)
+	mismatch := errors.Is(err, store.ErrMismatch)
 	switch {
-	case errors.Is(err, store.ErrMismatch):
-		rec, readErr := s.shown(ctx, rec)
-		return rec, errors.Join(err, readErr)
-	case err != nil:
+	case err != nil && !mismatch:
 		return store.Record{}, err
+	case mismatch && rec.State.Settled():
+		rec, _ = s.shown(ctx, rec)
+		return rec, err
+	case mismatch: // perhaps the claim of another request, which SQL is about to refuse
+		stands, readErr := s.back.Read(ctx, req.ID)
+		if readErr != nil || !stands.State.Settled() {
+			return rec, err
+		}
+		return matched(stands, req)
 	case rec.State == store.Running && rec.Owner == req.Owner:
 		return s.check(ctx, req, rec)
 	}
-	if rec, err = s.current(ctx, rec); err == nil && rec.Fingerprint != req.Fingerprint {
-		err = store.ErrMismatch // another record stands in SQL
+	if rec, err = s.current(ctx, rec); err != nil {
+		return rec, err
 	}
-	return rec, err
+	return matched(rec, req)
+}
+
+// matched returns the record, with ErrMismatch if it is of another request.
+func matched(rec store.Record, req store.ClaimRequest) (store.Record, error) {
+	if rec.Fingerprint != req.Fingerprint {
+		return rec, store.ErrMismatch
+	}
+	return rec, nil
 }
 
 // check reads the key of a granted claim in SQL. If SQL has a record, the claim is removed from
@@ -38,10 +53,7 @@ func (s *Store) check(ctx context.Context, req store.ClaimRequest, rec store.Rec
 	}
 	// If this fails, the claim expires and becomes unknown. A later call then finds the outcome.
 	_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
-	if stands.Fingerprint != req.Fingerprint {
-		return stands, store.ErrMismatch
-	}
-	return stands, nil
+	return matched(stands, req)
 }
 
 // Read implements store.Store.
@@ -58,11 +70,8 @@ func (s *Store) current(ctx context.Context, rec store.Record) (store.Record, er
 	switch {
 	case rec.State.Settled() && rec.ForgetAt.IsZero():
 		stands, err := s.move(ctx, rec.ID)
-		if err != nil {
-			return store.Record{}, err
-		}
-		if stands.Owner != rec.Owner {
-			return stands, nil
+		if err != nil || stands.Owner != rec.Owner {
+			return stands, err
 		}
 		return s.shown(ctx, rec)
 	case rec.State.Settled():
@@ -92,12 +101,10 @@ func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, erro
 		return rec, err
 	}
 	stands, err := s.back.Read(ctx, rec.ID)
-	switch {
-	case err != nil:
-		return store.Record{}, err
-	case stands.State.Settled() && stands.Owner != rec.Owner:
-		return stands, nil // rec is being removed: see drop
-	case stands.State.Settled():
+	if err != nil || stands.State.Settled() && stands.Owner != rec.Owner {
+		return stands, err // rec is being removed: see drop
+	}
+	if stands.State.Settled() {
 		rec.ForgetAt = rec.SettledAt.Add(stands.ForgetAt.Sub(stands.SettledAt))
 	}
 	return rec, nil

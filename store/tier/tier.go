@@ -19,7 +19,6 @@
 // The store has no jobs, no checkpoints and no messages: use the SQL store for them.
 //
 //	s, err := tier.New(redisStore, postgresStore, tier.Options{})
-//	engine, err := stet.New(s, stet.Options{})
 package tier
 
 import (
@@ -35,8 +34,7 @@ import (
 const (
 	defaultHot = 10 * time.Minute
 	maxHot     = 24 * time.Hour
-
-	moveAgain = 30 * time.Second // until Sweep returns to a pending outcome
+	moveAgain  = 30 * time.Second // until Sweep returns to a pending outcome
 )
 
 // Options configure a Store. The zero value is usable.

@@ -115,6 +115,18 @@ func TestSettledRecordThatRedisLostIsReplayed(t *testing.T) {
 	}
 }
 
+// A claim of another request is in Redis for a moment, until SQL refuses it.
+func TestReplayIsNotRefusedBecauseOfAnotherRequest(t *testing.T) {
+	s := newStand(t, tier.Options{})
+	req := request("beside")
+	mustSettle(t, s, mustClaim(t, s, req).Claim(), "first")
+	s.flush()
+	other := byAnother(req)
+	other.Fingerprint[1]++
+	mustClaim(t, s.front, other)
+	s.mustReplay(t, "beside a claim of another request", req, "first")
+}
+
 func TestClaimIsNotGrantedWithoutSQL(t *testing.T) {
 	s := newStand(t, tier.Options{})
 	req := request("down")
