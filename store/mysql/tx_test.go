@@ -346,3 +346,23 @@ func TestServiceConnectionsMayHaveOtherSettings(t *testing.T) {
 		t.Errorf("the job is %+v", now)
 	}
 }
+
+func TestRunningKeyIsReportedWithoutWaiting(t *testing.T) {
+	s := ledger(t)
+	req, other := request("k"), request("k")
+	other.Fingerprint = store.NewFingerprint([]byte("another request"))
+	_, err := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		if rec, err := s.RunTx(ctx, request("k"), keep, never(t)); err != nil || rec.State != store.Running || !rec.InTx {
+			t.Errorf("beside the transaction: %+v, %v", rec, err)
+		}
+		if _, err := s.RunTx(ctx, other, keep, never(t)); !errors.Is(err, store.ErrMismatch) {
+			t.Errorf("another fingerprint beside the transaction: %v", err)
+		}
+		return charge(ctx, tx, r)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
