@@ -220,11 +220,10 @@ type batchTx struct {
 	held  []*op // their rows are locked by other transactions
 	later []*op // the row has a fence that is not drawn yet
 
-	conn    *sql.Conn
-	now     micros
-	step    int64
-	rows    []*row // in the order of IDs
-	settled *row   // of the answers, the outcome that was settled last
+	conn *sql.Conn
+	now  micros
+	step int64
+	rows []*row // in the order of IDs
 }
 
 // execute executes the batch. It repeats what the server has rolled back.
@@ -261,8 +260,8 @@ func (t *batchTx) once(ctx context.Context) (err error) {
 	t.apply()
 	if !slices.ContainsFunc(t.rows, func(r *row) bool { return r.dirty }) {
 		t.rollback()
-		if t.settled != nil {
-			return t.s.confirmFresh(ctx, t.settled, t.now)
+		if t.s.late && slices.ContainsFunc(t.rows, func(r *row) bool { return !r.durable(t.now) }) {
+			return t.s.confirm(ctx)
 		}
 		return nil
 	}
@@ -300,7 +299,7 @@ func (t *batchTx) read(ctx context.Context) error {
 	if err := a.refusal(); err != nil {
 		return err
 	}
-	t.now, t.step, t.rows, t.held, t.later, t.settled = a.now, a.step, nil, nil, nil, nil
+	t.now, t.step, t.rows, t.held, t.later = a.now, a.step, nil, nil, nil
 	for i, o := range t.ops {
 		if i > 0 && o.id == t.ops[i-1].id {
 			o.r = t.ops[i-1].r
@@ -328,9 +327,6 @@ func (t *batchTx) apply() {
 			continue
 		}
 		o.rec, o.err = o.apply(t.now, o.r)
-		if o.rec.State.Settled() && (t.settled == nil || o.r.settled > t.settled.settled) {
-			t.settled = o.r
-		}
 	}
 }
 

@@ -112,9 +112,9 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	}
 	in := list(len(ids))
 	text := s.t.begin + "SELECT id FROM " + s.t.records + " FORCE INDEX (PRIMARY) WHERE id IN " + in + "; " + s.t.extendLock + in + " FOR UPDATE SKIP LOCKED" + s.t.header
+	var renewed []any
 	err = s.inOwn(ctx, text, slices.Concat(ids, ids), func(a *answer) (string, []any) {
-		lost, bad = nil, damage{}
-		var renewed []any
+		lost, bad, renewed = nil, damage{}, nil
 		for _, c := range claims {
 			switch r := a.row(c.ID); {
 			case !r.stored && a.seen[c.ID]:
@@ -133,5 +133,8 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 		end := a.now + span(lease)
 		return s.t.extend + list(len(renewed)), append([]any{end, end, end}, renewed...)
 	})
+	if err == nil && s.late && len(lost) > 0 && len(renewed) == 0 {
+		err = s.confirm(ctx)
+	}
 	return lost, bad, err
 }

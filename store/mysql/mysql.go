@@ -205,8 +205,9 @@ type flush struct {
 const fresh = int64(time.Minute / time.Microsecond)
 
 // confirm returns when all commits that were visible at its call are on the server's disk. Without a
-// binary log InnoDB shows a commit to others, and releases its locks, before it writes its log. An outcome
-// that is returned in between could be lost. A later durable commit writes the log up to its own position.
+// binary log InnoDB shows a commit to others, and releases its locks, before it writes its log. A crash can
+// undo it after another call has returned what it read: an outcome, or the claim or acceptance of a call that
+// was repeated. A later durable commit writes the log up to its own position.
 func (s *Store) confirm(ctx context.Context) error {
 	s.flush.mu.Lock()
 	f := s.flush.next
@@ -231,15 +232,20 @@ func (s *Store) confirm(ctx context.Context) error {
 	s.flush.mu.Unlock()
 	select {
 	case <-f.done:
-		return explain("confirm the outcome", f.err)
+		return explain("confirm the record", f.err)
 	case <-ctx.Done():
-		return fmt.Errorf("mysql: confirm the outcome: %w", context.Cause(ctx))
+		return fmt.Errorf("mysql: confirm the record: %w", context.Cause(ctx))
 	}
 }
 
-// confirmFresh is confirm if the record of r is settled and may not be on the disk yet.
-func (s *Store) confirmFresh(ctx context.Context, r *row, now micros) error {
-	if !s.late || !r.State.Settled() || now-r.settled > fresh {
+// durable reports whether the row is on the disk for certain.
+func (r *row) durable(now micros) bool {
+	return !r.stored || r.State.Settled() && now-r.settled > fresh
+}
+
+// confirmRead is confirm if an answer is about a row that may not be on the disk yet.
+func (s *Store) confirmRead(ctx context.Context, r *row, now micros) error {
+	if !s.late || r.durable(now) {
 		return nil
 	}
 	return s.confirm(ctx)

@@ -175,7 +175,7 @@ func (s *Store) readOne(ctx context.Context, text string, id store.ID) (store.Re
 	if r.broken != nil {
 		return store.Record{}, r.broken
 	}
-	return r.whole(a.now), s.confirmFresh(ctx, r, a.now)
+	return r.whole(a.now), s.confirmRead(ctx, r, a.now)
 }
 
 // gaveUp is explain for a call that had no effect, or that the store's end may have ended.

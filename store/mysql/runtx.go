@@ -109,7 +109,7 @@ func (t *transaction) peek(ctx context.Context) (rec store.Record, free bool, er
 	case change == rules.None && rec.State == store.Running && rec.Owner == t.req.Owner:
 		return rec, false, fmt.Errorf("mysql: this owner has a claim of an earlier call, whose outcome is unknown: %w", store.ErrUnknown)
 	case change == rules.None:
-		return rec, false, t.s.confirmFresh(ctx, t.row, a.now)
+		return rec, false, t.s.confirmRead(ctx, t.row, a.now)
 	}
 	if err := a.refusal(); err != nil {
 		return store.Record{}, false, err

@@ -153,9 +153,9 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// An outcome that can be seen is not on the disk yet, without a binary log. Each call that returns it first
-// makes it durable.
-func TestFreshOutcomeIsConfirmedBeforeItIsReturned(t *testing.T) {
+// A commit that can be seen is not on the disk yet, without a binary log. Each call that returns something of it
+// first makes it durable.
+func TestCommitIsConfirmedBeforeItIsReturned(t *testing.T) {
 	s := openStore(t, Options{})
 	flushes := func() (n int) {
 		if err := s.DB().QueryRow("SELECT flushes FROM stet_meta").Scan(&n); err != nil {
@@ -163,28 +163,48 @@ func TestFreshOutcomeIsConfirmedBeforeItIsReturned(t *testing.T) {
 		}
 		return n
 	}
-	req := request("k")
-	mustSettle(t, s, mustClaim(t, s, req).Claim(), "x")
+	req, running, released, job := request("k"), request("running"), request("released"), request("job")
+	settled := mustClaim(t, s, req).Claim()
+	mustSettle(t, s, settled, "x")
+	mustClaim(t, s, running)
+	back := mustClaim(t, s, released).Claim()
+	if err := s.Release(t.Context(), back, keep); err != nil {
+		t.Fatal(err)
+	}
+	mustAccept(t, s, job, "work")
 	again := request("k")
-	for name, call := range map[string]func() (store.Record, error){
-		"Read":  func() (store.Record, error) { return s.Read(t.Context(), req.ID) },
-		"Look":  func() (store.Record, error) { return s.Look(t.Context(), req.ID) },
-		"Claim": func() (store.Record, error) { return s.Claim(t.Context(), again) },
-		"Take": func() (store.Record, error) {
-			return s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: keep.Result})
+	for name, call := range map[string]func() error{
+		"Read":  func() error { _, err := s.Read(t.Context(), req.ID); return err },
+		"Look":  func() error { _, err := s.Look(t.Context(), req.ID); return err },
+		"Claim": func() error { _, err := s.Claim(t.Context(), again); return err },
+		"Take": func() error {
+			_, err := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: keep.Result})
+			return err
 		},
-		"RunTx": func() (store.Record, error) {
-			return s.RunTx(t.Context(), again, keep, func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
+		"RunTx": func() error {
+			_, err := s.RunTx(t.Context(), again, keep, func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
 				return store.Settlement{}, errors.New("the function was called")
 			})
+			return err
+		},
+		"a repeated Claim":   func() error { _, err := s.Claim(t.Context(), running); return err },
+		"a repeated Settle":  func() error { return s.Settle(t.Context(), settled, completed("x"), keep) },
+		"a repeated Release": func() error { return s.Release(t.Context(), back, keep) },
+		"a repeated Accept":  func() error { _, err := s.Accept(t.Context(), job, []byte("work"), 0); return err },
+		"Extend of a lost claim": func() error {
+			lost, err := s.Extend(t.Context(), []store.Claim{settled}, keep.Result)
+			if len(lost) != 1 {
+				t.Errorf("Extend of a settled claim: %v lost", lost)
+			}
+			return err
 		},
 	} {
 		before := flushes()
-		if rec, err := call(); err != nil || rec.State != store.Completed {
-			t.Errorf("%s: %+v, %v", name, rec, err)
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 		if flushes() == before {
-			t.Errorf("%s returned an outcome that may not be on the disk", name)
+			t.Errorf("%s returned something that may not be on the disk", name)
 		}
 	}
 	s.advance(2 * time.Minute)

@@ -159,8 +159,8 @@ func (s *Store) acceptIn(ctx context.Context, tx Querier, c claiming) (rec store
 	if err != nil && !errors.Is(err, store.ErrMismatch) {
 		return rec, err
 	}
-	if rec = r.at(at); err == nil {
-		err = s.confirmFresh(ctx, r, at)
+	if rec = r.at(at); err == nil && !r.dirty {
+		err = s.confirmRead(ctx, r, at)
 	}
 	return rec, err
 }
