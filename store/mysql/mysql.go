@@ -206,8 +206,7 @@ const fresh = int64(time.Minute / time.Microsecond)
 
 // confirm returns when all commits that were visible at its call are on the server's disk. Without a
 // binary log InnoDB shows a commit to others, and releases its locks, before it writes its log. A crash can
-// undo it after another call has returned what it read: an outcome, or the claim or acceptance of a call that
-// was repeated. A later durable commit writes the log up to its own position.
+// undo it after another call has returned the record. A later durable commit writes the log up to its own position.
 func (s *Store) confirm(ctx context.Context) error {
 	s.flush.mu.Lock()
 	f := s.flush.next
