@@ -58,11 +58,11 @@ func TestSweepRemovesOnlyExpiredRecords(t *testing.T) {
 func TestSweepExplainsErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.db")
 	for want, args := range map[string][]string{
-		"there is no file":               {"sweep", "--store", missing},
-		"--for must be positive":         {"sweep", "--store", "memory", "--for", "0s"},
-		"unknown flag: --namespace":      {"sweep", "--store", "memory", "--namespace", "x"},
-		"unknown command \"now\"":        {"sweep", "now"},
-		"there is no store for mysql://": {"sweep", "--store", "mysql://x"},
+		"there is no file":                 {"sweep", "--store", missing},
+		"--for must be positive":           {"sweep", "--store", "memory", "--for", "0s"},
+		"unknown flag: --namespace":        {"sweep", "--store", "memory", "--namespace", "x"},
+		"unknown command \"now\"":          {"sweep", "now"},
+		"there is no store for mongodb://": {"sweep", "--store", "mongodb://x"},
 	} {
 		if status, out, stderr := command(t, args...); status != exitUsage || out != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %q %q; want %q", args, status, out, stderr, want)
