@@ -27,7 +27,13 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
+func TestMain(m *testing.M) {
+	code := rig.Main(m).Run()
+	if newestFolder != "" {
+		_ = os.RemoveAll(newestFolder)
+	}
+	os.Exit(code)
+}
 
 // command is a program of Debian's Python, which has the packages that are needed.
 func command(t *testing.T, url string, args ...string) *exec.Cmd {
@@ -37,17 +43,25 @@ func command(t *testing.T, url string, args ...string) *exec.Cmd {
 	if out, err := exec.Command(python, "-c", imports).CombinedOutput(); err != nil {
 		t.Fatalf("%s lacks packages; run: make services (%v: %s)", python, err, out)
 	}
+	return commandOf(t, python, url, args...)
+}
+
+// commandOf is a program of another Python.
+func commandOf(t *testing.T, python, url string, args ...string) *exec.Cmd {
+	t.Helper()
 	here, err := filepath.Abs(".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"stet", "tests"} {
+	tests := filepath.Join(here, "tests")
+	for _, folder := range []string{"stet", "tests", "tests/newest"} {
 		if _, err := os.ReadDir(folder); err != nil { // go test keeps a result until what the test itself reads is another
 			t.Fatal(err)
 		}
 	}
 	cmd := exec.Command(python, args...)
-	cmd.Env = append(os.Environ(), "STET_TEST_DATABASE="+url, "STET_TEST_PROGRAM="+rig.Stet(t), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+here+":"+filepath.Join(here, "tests"))
+	path := strings.Join([]string{here, tests, filepath.Join(tests, "newest")}, ":")
+	cmd.Env = append(os.Environ(), "STET_TEST_DATABASE="+url, "STET_TEST_PROGRAM="+rig.Stet(t), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+path)
 	return cmd
 }
 
@@ -84,7 +98,7 @@ func TestPythonPackageKeepsItsPromises(t *testing.T) {
 	modes := map[string]string{}
 	for _, class := range classes {
 		modes[class] = "functions"
-		if module, _, _ := strings.Cut(class, "."); slices.Contains([]string{"test_services", "test_transactions", "test_unsettled"}, module) {
+		if module, _, _ := strings.Cut(class, "."); slices.Contains([]string{"test_services", "test_transactions", "test_unsettled", "test_operations"}, module) {
 			modes[class+"/statements"] = "statements"
 		}
 	}

@@ -155,8 +155,11 @@ class Guard:
         try:
             return await self.database.begin()
         except Exception as error:
-            log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
-            return self.problem(problems.STORE_UNAVAILABLE, retry_after=RETRY_AFTER)
+            return self.not_opened(error)
+
+    def not_opened(self, error: Exception) -> Answer:
+        log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
+        return self.problem(problems.STORE_UNAVAILABLE, retry_after=RETRY_AFTER)
 
     def not_begun(self, error: DatabaseError) -> Answer:
         if error.sqlstate in ("ST004", "ST005"):

@@ -6,27 +6,26 @@ import functools
 import io
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from flask import Response, current_app, g, request
 from werkzeug.wsgi import get_input_stream
 
 from . import answer as problems, sidecar
 from .answer import Answer
-from .core import MAX_HELD, Guard
+from .core import MAX_HELD
 from .emit import Emit, blocking
 from .handle import log
-from .options import Options
 from .run import Run
 from .sql import Database
 from .threads import call
+from .views import Asked, Views, target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RUN = "_stet_run"
 
 
-class Idempotent(Guard):
+class Idempotent(Views):
     """Makes views of Flask idempotent.
 
         idempotent = Idempotent(Psycopg(connect), scope=account)
@@ -44,12 +43,7 @@ class Idempotent(Guard):
     """
 
     def __init__(self, database: Database, scope: Callable[[], str | None] | None = None, **options: Any) -> None:
-        if not database.blocking:
-            raise TypeError("stet: Flask needs a blocking database: Psycopg or SQLAlchemy, not those for asyncio")
-        super().__init__(database, Options(**options))
-        if self.options.timeout != Options.timeout:
-            raise TypeError("stet: a view of Flask cannot be ended, so there is no option timeout: let the server end it")
-        self.check_scope(scope)
+        super().__init__(database, scope, options)
         self._scope = scope
 
     @property
@@ -75,12 +69,10 @@ class Idempotent(Guard):
 
         @functools.wraps(view)
         def protected(*args: Any, **kwargs: Any) -> Any:
-            if request.method in ("GET", "HEAD", "OPTIONS", "TRACE"):
-                return current_app.ensure_sync(view)(*args, **kwargs)
             claims, keys = request.headers.getlist(sidecar.HEADER), request.headers.getlist(self.options.header)
-            if not claims and not keys and self.options.optional:
+            if self.unprotected(request.method, claims, keys):
                 return current_app.ensure_sync(view)(*args, **kwargs)
-            run = self._begin(claims, keys)
+            run = self.twice() if _RUN in g else self.enter(claims, keys, self._scope or str, self._ask)
             if isinstance(run, Answer):
                 return _response(run)
             setattr(g, _RUN, run)
@@ -91,31 +83,13 @@ class Idempotent(Guard):
 
         return protected  # type: ignore[return-value]
 
-    def _begin(self, claims: list[str], keys: list[str]) -> Run | Answer:
-        if _RUN in g:
-            log.error("a view is protected twice; nothing was executed")
-            return self.problem(problems.MISCONFIGURED)
-        refused = sidecar.refused(self, claims)
-        if refused:
-            return refused
-        if self.options.sidecar:
-            return call(sidecar.begin(self, claims[0]))
-        key = self.key(keys)
-        if isinstance(key, Answer):
-            return key
-        try:
-            assert self._scope
-            whose = self.scope(self._scope())
-        except Exception as error:
-            return self.scope_failed(error)
-        if isinstance(whose, Answer):
-            return whose
+    def _ask(self) -> Asked | Answer:
         body = self._body()
         if isinstance(body, Answer):
             return body
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers]
         rule = request.url_rule.rule if request.url_rule else request.path
-        return call(self.start(whose, key, f"{request.method} {rule}", request.method, _target(request.environ), headers, body))
+        return Asked(f"{request.method} {rule}", request.method, target(request.environ), headers, body)
 
     def _body(self) -> bytes | Answer:
         limit = self.options.max_body
@@ -124,8 +98,8 @@ class Idempotent(Guard):
         environ = request.environ
         if "stream" in request.__dict__:  # it was read before
             cached = getattr(request, "_cached_data", None) is not None
-            body, length = request.get_data(), request.content_length
-            if not cached and (environ.get("wsgi.input_terminated") if length is None else len(body) < length):
+            body = request.get_data()
+            if not cached and (len(body) < (request.content_length or 0) if environ.get("CONTENT_LENGTH") else environ.get("wsgi.input_terminated")):
                 log.error("the request's body was read before the decorator (request.form, or request.stream), so requests cannot "
                           "be compared; call request.get_data() before that; nothing was executed")
                 return self.problem(problems.MISCONFIGURED)
@@ -167,14 +141,3 @@ def _response(answer: Answer) -> Response:
     if answer.status not in (204, 304):
         response.headers["Content-Length"] = str(len(answer.body))
     return response
-
-
-def _target(environ: dict[str, Any]) -> bytes:
-    """The request target as it was sent, where the server tells, else as it must have been."""
-    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
-    if raw:
-        return str(raw).encode("latin-1")
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    target = quote(path.encode("latin-1"), safe="/!$&'()*+,;=:@~-._")
-    query = environ.get("QUERY_STRING", "")
-    return (target + "?" + query if query else target).encode("latin-1")

@@ -11,7 +11,7 @@ from typing import Any
 log = logging.getLogger("stet")
 
 _NOT_YOURS = "stet: a handler does not commit: stet commits the transaction together with the response; use a savepoint instead"
-_END = "stet: a handler does not end its transaction: raise an exception to have it rolled back; a savepoint ends by ROLLBACK TO or RELEASE"
+END = "stet: a handler does not end its transaction: raise an exception to have it rolled back; a savepoint ends by ROLLBACK TO or RELEASE"
 _ENDED = "stet: the response has ended, and with it the transaction: write before that, or on a connection of your own"
 
 
@@ -95,7 +95,7 @@ def _checked(method: Any) -> Any:
     def run(*args: Any, **named: Any) -> Any:
         statements = args[:1] or [named.get(name) for name in ("query", "command", "statement")]
         if any(map(ends, statements)):
-            raise RuntimeError(_END)
+            raise RuntimeError(END)
         return method(*args, **named)
 
     return run

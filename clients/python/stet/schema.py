@@ -40,9 +40,9 @@ class Migrations:
     """The steps for a schema and a table of records."""
 
     def __init__(self, schema: str = "stet", table: str = "records") -> None:
-        for what, name, limit in (("schema", schema, _LONGEST), ("table", table, _LONGEST - _SUFFIX)):
+        for title, name, limit in (("schema", schema, _LONGEST), ("table", table, _LONGEST - _SUFFIX)):
             if not name or len(name.encode()) > limit or "\0" in name:
-                raise ValueError(f"stet: {what} is {name!r}; it must have 1 to {limit} bytes, without NUL")
+                raise ValueError(f"stet: {title} is {name!r}; it must have 1 to {limit} bytes, without NUL")
         self.schema, self.table = schema, table
         self.lock = f"SELECT pg_advisory_xact_lock({number64('migrate', schema, table)})"
         paths = sorted((path for path in files(__package__).joinpath("migrations").iterdir() if path.name.endswith(".up.sql")), key=lambda path: path.name)
@@ -128,10 +128,10 @@ def _literal(text: str) -> str:
 def migrate(connection: Any, *, schema: str = "stet", table: str = "records", role: str | None = None, mode: str = "functions") -> int:
     """Creates the tables and functions of stet, or brings them up to the version of this package. Returns how many steps it applied.
 
-    connection is one of psycopg 3, of SQLAlchemy (not of an engine for asyncio) or of Django, whose role may create a schema. All steps are one
-    transaction, which is committed, unless the connection was in a transaction already: then that commits them. Processes may call it at the same time. role is granted what a service
-    needs, in the mode of its Options. Behind a long reader of the tables it tries again for 3 minutes. Errors are those of the driver;
-    RuntimeError if the tables are newer than the package.
+    connection is one of psycopg 3, SQLAlchemy or Django. Its role can create a schema. All steps are one transaction, which this
+    function commits. If the connection is in a transaction already, that transaction commits the steps. Any number of processes may call this
+    at a time. role is the role of the service: it is granted the rights that the mode of its Options needs. If a long transaction
+    uses the tables, this function tries again for 3 minutes. Errors are those of the driver, and RuntimeError if the tables are newer than the package.
     """
     migrations = Migrations(schema, table)
     return call(migrations.up(blocking(connection), grants(schema, table, quoted(role), mode) if role else []))

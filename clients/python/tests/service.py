@@ -271,6 +271,10 @@ def flavour(name: str):
     import psycopg as driver
 
     framework, _, by = name.partition("-")
+    if framework == "django":
+        from django_service import application
+
+        return application(by), True
     database, write = {
         "psycopg": lambda: psycopg(functools.partial(driver.connect, URL)),
         "autocommit": lambda: psycopg(functools.partial(driver.connect, URL, autocommit=True)),

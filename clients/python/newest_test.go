@@ -1,0 +1,59 @@
+package python
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stet-go/stet/internal/test/rig"
+)
+
+// newestPackages are tested in the newest versions of PyPI; in those of Debian, too, if it has them.
+var newestPackages = []string{"asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
+
+var (
+	newestFolder string
+	newestOnce   sync.Once
+)
+
+// newest is a Python with the newest packages, in a folder that TestMain removes.
+func newest(t *testing.T) string {
+	t.Helper()
+	newestOnce.Do(func() {
+		dir, err := os.MkdirTemp("", "stet-python-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		install(t, dir, newestPackages...)
+		newestFolder = dir
+	})
+	if newestFolder == "" {
+		t.Fatal("the packages could not be installed; another test says why")
+	}
+	return filepath.Join(newestFolder, "bin", "python")
+}
+
+// TestPythonPackageWorksWithTheNewestVersions runs the tests in tests/newest, which need them, and the tests of tests/ that use drivers and frameworks most.
+func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
+	python := newest(t)
+	for _, classes := range []string{
+		"test_django.DjangoView", "test_django.DjangoRest", "test_celery.Workers", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
+		"test_transactions", "test_services.FastapiPsycopgAsync", "test_services.FastapiSqlalchemyAsync", "test_services.FlaskSqlalchemy",
+	} {
+		t.Run(classes, func(t *testing.T) {
+			_, url := ledger(t)
+			cmd := commandOf(t, python, url, append([]string{"-m", "unittest"}, strings.Fields(classes)...)...)
+			cmd.Env = append(cmd.Env, "STET_TEST_MODE=functions")
+			if strings.HasPrefix(classes, "test_celery") {
+				cmd.Env = append(cmd.Env, "STET_TEST_BROKER="+rig.RabbitMQ(t).URL())
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil || !bytes.Contains(out, []byte("\nOK\n")) || bytes.Contains(out, []byte("Ran 0 tests")) {
+				t.Errorf("%v:\n%s", err, out)
+			}
+		})
+	}
+}
