@@ -29,6 +29,7 @@ if ! has prometheus || ! has promtool; then missing="$missing prometheus"; fi
 if [ ! -e /usr/share/java/zookeeper.jar ]; then missing="$missing zookeeper"; fi
 if ! has nginx; then missing="$missing nginx-light"; fi
 if ! has python3; then missing="$missing python3"; fi
+if ! python3 -c "import ensurepip" >/dev/null 2>&1; then missing="$missing python3-venv"; fi
 for module in asyncpg fastapi flask greenlet psycopg psycopg2 sqlalchemy uvicorn; do
 	if ! /usr/bin/python3 -c "import $module" >/dev/null 2>&1; then missing="$missing python3-$module"; fi
 done
