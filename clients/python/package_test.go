@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -61,6 +62,11 @@ func TestWheelWorksWithoutGo(t *testing.T) {
 		t.Errorf("Go reports:\n%s", status)
 	}
 	mypy(t, bin, dist)
+	for file, text := range map[string]string{"README.md": tool(t, source, "cat", "README.md"), "long description": tool(t, dist, filepath.Join(bin, "python"), "-c", "import importlib.metadata as m; print(m.metadata('stet').get_payload())")} {
+		if relative := regexp.MustCompile(`\]\((?:\.|docs/|clients/)[^)]*\)`).FindString(text); relative != "" || len(text) < 5000 {
+			t.Errorf("%s: the link %q leads nowhere on the page of an index (%d bytes)", file, relative, len(text))
+		}
+	}
 }
 
 // mypy checks the installed package, and a program that uses it: py.typed must be in the wheel.
