@@ -40,7 +40,7 @@ func newest(t *testing.T) string {
 func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
 	python := newest(t)
 	for _, classes := range []string{
-		"test_django.DjangoView", "test_django.DjangoRest", "test_celery.Workers", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
+		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
 		"test_transactions", "test_services.FastapiPsycopgAsync", "test_services.FastapiSqlalchemyAsync", "test_services.FlaskSqlalchemy",
 	} {
 		t.Run(classes, func(t *testing.T) {

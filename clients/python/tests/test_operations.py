@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -269,8 +270,10 @@ class LostCommits(unittest.TestCase):
         for n, lost in enumerate(("request", "reply")):
             amount = 70_500 + n
             self.proxy.arm(lost)
+            started = time.monotonic()
             with self.assertRaises(stet.OperationError) as raised:
                 self.pay(self.connect(), amount)
+            self.assertLess(time.monotonic() - started, 8, "it asks a connection that is lost for as long as patience, 10 s")
             self.assertEqual((raised.exception.problem, raised.exception.execution), ("outcome-unknown", "may have executed"))
             self.assertEqual(self.retried(amount), amount)
             self.assertEqual(self.ledger.paid(amount), 1)
