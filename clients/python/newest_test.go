@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +13,7 @@ import (
 )
 
 // newestPackages are tested in the newest versions of PyPI; in those of Debian, too, if it has them.
-var newestPackages = []string{"alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
+var newestPackages = []string{"alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "pika", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
 
 var (
 	newestFolder string
@@ -40,14 +41,14 @@ func newest(t *testing.T) string {
 func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
 	python := newest(t)
 	for _, classes := range []string{
-		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
+		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pika", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
 		"test_transactions", "test_services.FastapiPsycopgAsync", "test_services.FastapiSqlalchemyAsync", "test_services.FlaskSqlalchemy",
 	} {
 		t.Run(classes, func(t *testing.T) {
 			_, url := ledger(t)
 			cmd := commandOf(t, python, url, append([]string{"-m", "unittest"}, strings.Fields(classes)...)...)
 			cmd.Env = append(cmd.Env, "STET_TEST_MODE=functions")
-			if classes == "test_celery.Workers" || classes == "test_pages" {
+			if slices.Contains([]string{"test_celery.Workers", "test_pages", "test_pika"}, classes) {
 				cmd.Env = append(cmd.Env, "STET_TEST_BROKER="+rig.RabbitMQ(t).URL())
 			}
 			out, err := cmd.CombinedOutput()
