@@ -41,7 +41,7 @@ class Views(unittest.TestCase):
         before(request)
         return view(request)  # type: ignore[no-any-return]
 
-    def test_a_transaction_that_is_marked_for_rollback_is_not_said_to_be_committed(self) -> None:
+    def test_a_transaction_that_is_marked_for_rollback_is_not_reported_as_committed(self) -> None:
         for then in (lambda: transaction.set_rollback(True), self.swallow):
             with self.assertLogs("stet", "ERROR"), self.assertRaisesRegex(stet.DatabaseError, "marked the transaction for rollback"):
                 self.pay(then)

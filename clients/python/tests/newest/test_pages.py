@@ -53,6 +53,22 @@ class Pages(unittest.TestCase):
             sent.forget()
         self.assertEqual((got[0]["amount"], got[1], self.ledger.paid(66003)), (66003, got[0], 1))
 
+    def test_the_consumer_of_rabbitmq_pays_once(self) -> None:
+        import pika
+
+        env = {**os.environ, "DATABASE_URL": database_url("shop"), "AMQP_URL": os.environ["STET_TEST_BROKER"]}
+        consumer = subprocess.Popen([sys.executable, os.path.join(PAGES, "consumer.py")], env=env)
+        self.addCleanup(consumer.wait)
+        self.addCleanup(consumer.kill)
+        connection = pika.BlockingConnection(pika.URLParameters(os.environ["STET_TEST_BROKER"]))
+        self.addCleanup(connection.close)
+        channel = connection.channel()
+        channel.queue_declare("payments", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 20})
+        for amount, id_ in ((66004, "page"), (66004, "page"), (66005, "page-2")):
+            channel.basic_publish("", "payments", b'{"amount": %d}' % amount, pika.BasicProperties(message_id=id_))
+        self.ledger.until("SELECT count(*)::int FROM payments WHERE amount = 66005", 1)
+        self.assertEqual(self.ledger.paid(66004), 1)
+
     def fresh(self) -> str:
         """A database without the tables."""
         name = f"fresh_{uuid.uuid4().hex}"
