@@ -61,13 +61,14 @@ type Status struct {
 
 // packedWork is the stored form of Work. Scope, key and namespace may hold any bytes. The
 // namespace is that of the accepting engine, so that each attempt derives the same keys on an
-// engine with another Namespace. Earlier versions did not store it.
+// engine with another Namespace. Earlier versions stored neither Namespace nor Other.
 type packedWork struct {
 	Scope, Key  []byte
 	Class, Name string
 	Payload     []byte
 	At          time.Time
 	Namespace   []byte
+	Other       []byte `json:",omitempty"` // the ID of the other name; see Options.Previous
 }
 
 // The kinds of sealed texts. Each is bound to its kind, so that one cannot replace another.
@@ -194,9 +195,21 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*request, []byte, err
 	case w.Queued < 0 || w.Queued > store.MaxDelay:
 		return nil, nil, invalid("Work.Queued is %v; it must be 0 to %v", w.Queued, store.MaxDelay)
 	}
+	if err := e.chooseName(ctx, t); err != nil {
+		return nil, nil, err
+	}
 	t.req.Queued = w.Queued
 	t.req.Label.Name = w.Name
-	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC(), []byte(e.o.Namespace)})
+	namespace := []byte(e.o.Namespace)
+	if t.namespace != nil {
+		namespace = t.namespace
+	}
+	pw := packedWork{[]byte(t.op.Scope), []byte(t.op.Key), op.Class, w.Name, w.Payload, time.Now().UTC(), namespace, nil}
+	if t.names != nil {
+		other := t.names.other(t.req.ID)
+		pw.Other = other[:]
+	}
+	packed, err := json.Marshal(pw)
 	return t, e.sealer.wrap(t.req.ID, sealedWork, packed), err
 }
 
@@ -263,12 +276,12 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 // KindStore.
 func (e *Engine) Status(ctx context.Context, scope string, id store.ID) (Status, error) {
 	st, err := e.Lookup(ctx, id)
-	return e.shown(scope, st, err)
+	return e.shown(ctx, scope, st, err)
 }
 
 // shown hides an operation of another scope.
-func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
-	if st.Record.Scope != store.DigestScope(e.o.Namespace, scope) {
+func (e *Engine) shown(ctx context.Context, scope string, st Status, err error) (Status, error) {
+	if !e.isOfScope(ctx, st.Record, scope) {
 		// If the scope cannot be read either, only the damage is reported.
 		if unread := KindOf(err) == KindDamaged; err != nil && (!unread || st.Record.Scope == store.ID{}) {
 			return Status{}, err

@@ -38,9 +38,15 @@ func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (
 			return entry{}, &Error{Kind: KindClosed, Execution: NotExecuted}
 		}
 		if f == nil {
+			if err := e.chooseName(ctx, t); err != nil {
+				return entry{}, err
+			}
 			f, leader = e.inFlight.join(t.req.ID, t.req.Fingerprint)
 		}
 		en, err := e.tryEnter(ctx, t, f, leader, lead)
+		if errors.Is(err, errBothNames) {
+			err = e.pauseNames(ctx, t)
+		}
 		if errors.Is(err, errTryAgain) {
 			f = nil
 			continue
@@ -242,4 +248,159 @@ func (e *Engine) settle(ctx context.Context, c store.Claim, out store.Settlement
 
 func (e *Engine) release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
+}
+
+// names are the two names of an operation while Options.Previous is set. A handler runs under
+// one name only if the other has no record after its claim was granted. The claim of one name
+// is visible to each later read, so of two claims at most one passes that check.
+type names struct {
+	previous, current Op
+	ids               [2]store.ID // of previous and current
+	given             int         // claims that were given up
+}
+
+var (
+	// errBothNames means that a claim was given up because the other name has a record.
+	errBothNames = fmt.Errorf("the operation has a record under its other name: %w", errTryAgain)
+	errOtherRuns = errors.New("a transaction runs the operation under its other name")
+)
+
+// other returns the ID of the other name.
+func (n *names) other(id store.ID) store.ID {
+	if id == n.ids[0] {
+		return n.ids[1]
+	}
+	return n.ids[0]
+}
+
+// nameBoth gives t its current name, and computes the previous one if there is a change.
+func (e *Engine) nameBoth(ctx context.Context, t *request, op Op) error {
+	e.rename(t, op, e.o.Namespace)
+	if e.o.Previous == nil {
+		return nil
+	}
+	before := e.o.Previous.name(ctx, op)
+	if err := checkOp(before); err != nil {
+		return invalid("Options.Previous.Name: %w", err)
+	}
+	t.names = &names{previous: before, current: op, ids: [2]store.ID{store.Digest(e.o.Previous.Namespace, before.Scope, before.Key), t.req.ID}}
+	return nil
+}
+
+// name returns an operation with its previous scope, key and fingerprint.
+func (p *Previous) name(ctx context.Context, op Op) Op {
+	if p.Name != nil {
+		before := p.Name(ctx, op)
+		op.Scope, op.Key, op.Fingerprint = before.Scope, before.Key, before.Fingerprint
+	}
+	return op
+}
+
+// rename sets the name under which t claims.
+func (e *Engine) rename(t *request, op Op, namespace string) {
+	t.op, t.namespace = op, nil
+	if namespace != e.o.Namespace {
+		t.namespace = []byte(namespace)
+	}
+	id := store.Digest(namespace, op.Scope, op.Key)
+	t.req.ID, t.req.Scope, t.req.Fingerprint = id, store.DigestScope(namespace, op.Scope), op.Fingerprint
+	t.req.Label = store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, t.p.keep(op).Pack())}
+}
+
+// chooseName reads the records of both names, and selects the name of the next claim.
+func (e *Engine) chooseName(ctx context.Context, t *request) error {
+	if t.names == nil {
+		return nil
+	}
+	var recs [2]store.Record
+	for i, id := range t.names.ids {
+		rec, err := e.read(ctx, id)
+		if err != nil {
+			e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+			return storeFailed(NotExecuted, err)
+		}
+		recs[i] = rec
+	}
+	if usesPrevious(recs[0], recs[1], e.o.Previous.Claims) {
+		e.rename(t, t.names.previous, e.o.Previous.Namespace)
+	} else {
+		e.rename(t, t.names.current, e.o.Namespace)
+	}
+	return nil
+}
+
+// usesPrevious reports whether an operation with these records continues under its previous
+// name. Two records exist only if two claims met, or if a process died between its claim and
+// its check.
+func usesPrevious(previous, current store.Record, claims bool) bool {
+	switch before, now := progressOf(previous), progressOf(current); {
+	case before != now:
+		return before > now
+	case previous.State.Settled():
+		return !current.SettledAt.Before(previous.SettledAt)
+	case previous.State == store.None:
+		return claims
+	}
+	return true
+}
+
+// progressOf orders the records of one operation. The record with more progress is used.
+func progressOf(rec store.Record) int {
+	switch {
+	case rec.State.Settled():
+		return 5
+	case rec.State == store.Running && rec.LeaseLeft > 0:
+		return 4
+	case rec.State == store.Running, rec.State == store.Unknown:
+		return 3
+	case rec.State == store.Accepted:
+		return 2
+	case rec.State == store.Retryable:
+		return 1
+	}
+	return 0
+}
+
+// otherNameFree returns errBothNames if the other name has a record.
+func (e *Engine) otherNameFree(ctx context.Context, t *request) error {
+	rec, err := e.read(ctx, t.names.other(t.req.ID))
+	if err == nil && rec.State != store.None {
+		err = errBothNames
+	}
+	return err
+}
+
+// confirmName checks that the other name of a granted claim has no record. If it has one, the
+// claim is released, and a record without a stored step is deleted.
+func (e *Engine) confirmName(ctx context.Context, t *request, rec store.Record) error {
+	if t.names == nil {
+		return nil
+	}
+	failed := e.otherNameFree(ctx, t)
+	if failed == nil {
+		return nil
+	}
+	keep := t.p.Retention
+	now, _, err := e.readNotes(ctx, rec)
+	if err == nil && len(now.Notes.Data) == 0 && !t.resent { // a repeated claim may arrive later
+		keep = store.Retention{}
+	}
+	if err = e.release(ctx, rec.Claim(), keep); err != nil && !errors.Is(err, store.ErrFenced) {
+		return e.unclaimed(ctx, t, rec, err)
+	}
+	e.observe(ctx, t.event(observe.Released, rec, nil))
+	if errors.Is(failed, errBothNames) {
+		return failed
+	}
+	return storeFailed(NotExecuted, failed)
+}
+
+// pauseNames returns errTryAgain after a pause, or KindInFlight if too many claims were given
+// up.
+func (e *Engine) pauseNames(ctx context.Context, t *request) error {
+	t.req.Owner = store.NewOwner()
+	if t.names.given++; t.names.given < enterRounds && timer.Sleep(ctx, timer.Around(pollMin)) {
+		return errTryAgain
+	}
+	return &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it has two records")}
 }

@@ -84,6 +84,9 @@ func New(s store.Store, o Options) (*Engine, error) {
 	if len(o.Namespace) > store.MaxScope {
 		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), store.MaxScope)
 	}
+	if p := o.Previous; p != nil && (p.Namespace == o.Namespace || len(p.Namespace) > store.MaxScope) {
+		return nil, invalid("Options.Previous.Namespace is %.40q; it must differ from Namespace, and have at most %d bytes", p.Namespace, store.MaxScope)
+	}
 	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > store.MaxStoreTimeout {
 		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, store.MaxStoreTimeout)
 	}
@@ -181,6 +184,7 @@ type request struct {
 	namespace   []byte    // of the engine that accepted the job; nil: the engine's own
 	followUntil time.Time // the end of following other calls; zero: it has not followed yet
 	claimSentAt time.Time // when the granted claim, or its last renewal, was sent; zero in a transaction
+	names       *names    // nil without Options.Previous
 }
 
 // newRequest validates an operation and returns its request.
@@ -192,36 +196,36 @@ func (e *Engine) newRequest(ctx context.Context, op Op) (*request, error) {
 		return nil, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
 	}
 	p, ok := e.policies[op.Class]
-	switch {
-	case !ok:
+	if !ok {
 		return nil, invalid("Op.Class %q is not among Options.Classes", op.Class)
-	case op.Scope == "" || len(op.Scope) > store.MaxScope:
-		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
-	case op.Key == "" || len(op.Key) > store.MaxKey:
-		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
-	case op.Wait < 0:
-		return nil, invalid("Op.Wait is negative: %v", op.Wait)
 	}
-	if err := checkLabel(op); err != nil {
+	if err := checkOp(op); err != nil {
 		return nil, err
 	}
-	id := e.ID(op.Scope, op.Key)
-	if e.nested(ctx, id) {
+	t := &request{p: p, req: store.ClaimRequest{Owner: store.NewOwner(), Lease: p.Lease, Outside: p.Outside}}
+	if err := e.nameBoth(ctx, t, op); err != nil {
+		return nil, err
+	}
+	if e.nested(ctx, t.req.ID) || t.names != nil && e.nested(ctx, t.names.other(t.req.ID)) {
 		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
 	}
-	t := &request{op: op, p: p, req: store.ClaimRequest{
-		ID:          id,
-		Scope:       store.DigestScope(e.o.Namespace, op.Scope),
-		Fingerprint: op.Fingerprint,
-		Owner:       store.NewOwner(),
-		Lease:       p.Lease,
-		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, p.keep(op).Pack())},
-		Outside:     p.Outside,
-	}}
 	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)
 	}
 	return t, nil
+}
+
+// checkOp validates the fields of an operation.
+func checkOp(op Op) error {
+	switch {
+	case op.Scope == "" || len(op.Scope) > store.MaxScope:
+		return invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
+	case op.Key == "" || len(op.Key) > store.MaxKey:
+		return invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
+	case op.Wait < 0:
+		return invalid("Op.Wait is negative: %v", op.Wait)
+	}
+	return checkLabel(op)
 }
 
 // nested reports whether ctx belongs to a run in progress of the same operation.
@@ -254,6 +258,9 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 	var run *Lease
 	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
 		en, err := e.enter(ctx, t, e.claim)
+		if err == nil && en.granted {
+			err = e.confirmName(ctx, t, en.rec)
+		}
 		if err == nil && en.granted {
 			run, err = e.newRun(ctx, t, f, en.rec)
 		}

@@ -167,13 +167,28 @@ func (p *Policy) keep(op Op) store.Kept {
 // verifiers would look for another operation.
 func (e *Engine) kept(rec store.Record, ref string) store.Kept {
 	k := store.UnpackKept(ref)
-	switch {
-	case k.Scope == "", store.DigestScope(e.o.Namespace, k.Scope) != rec.Scope:
-		k.Scope, k.Key = "", ""
-	case k.Key != "" && store.Digest(e.o.Namespace, k.Scope, k.Key) != rec.ID:
-		k.Scope, k.Key = "", ""
+	for _, namespace := range e.namespaces() {
+		if k.Scope != "" && store.DigestScope(namespace, k.Scope) == rec.Scope && (k.Key == "" || store.Digest(namespace, k.Scope, k.Key) == rec.ID) {
+			return k
+		}
 	}
+	k.Scope, k.Key = "", ""
 	return k
+}
+
+// namespaces returns the engine's namespace, and the one that it replaces.
+func (e *Engine) namespaces() []string {
+	if e.o.Previous == nil {
+		return []string{e.o.Namespace}
+	}
+	return []string{e.o.Namespace, e.o.Previous.Namespace}
+}
+
+// isOfScope reports whether a record belongs to a scope, under either name.
+func (e *Engine) isOfScope(ctx context.Context, rec store.Record, scope string) bool {
+	p := e.o.Previous
+	return rec.Scope == store.DigestScope(e.o.Namespace, scope) ||
+		p != nil && rec.Scope == store.DigestScope(p.Namespace, p.name(ctx, Op{Scope: scope}).Scope)
 }
 
 // Causes of a KindMismatch, if the stored name and the request's name are known.

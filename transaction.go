@@ -20,6 +20,7 @@ type TxEngine[Tx any] struct {
 	s      store.TxStore[Tx]
 	works  store.WorkTxStore[Tx]  // s, or the store that it wraps; nil if it does not support jobs
 	groups store.GroupTxStore[Tx] // nil if not supported
+	locker store.TxLocker[Tx]     // nil if not supported
 }
 
 // WithTx returns a TxEngine for e with the transactions of s. s must be the store of e. It may
@@ -39,6 +40,10 @@ func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 	t := &TxEngine[Tx]{e: e, s: s}
 	t.works, _ = store.As[store.WorkTxStore[Tx]](s)
 	t.groups, _ = store.As[store.GroupTxStore[Tx]](s)
+	t.locker, _ = store.As[store.TxLocker[Tx]](s)
+	if e.o.Previous != nil && t.locker == nil {
+		return nil, invalid("Options.Previous is set, and transactions of %T cannot lock two names: it is no store.TxLocker", s)
+	}
 	return t, nil
 }
 
@@ -148,7 +153,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 	if err != nil {
 		return nil, err
 	}
-	tr := &txRun[Tx]{e: e, s: te.s, t: t, fn: fn}
+	tr := &txRun[Tx]{e: e, s: te.s, locker: te.locker, t: t, fn: fn}
 	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
@@ -212,6 +217,7 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome
 type txRun[Tx any] struct {
 	e       *Engine
 	s       store.TxStore[Tx]
+	locker  store.TxLocker[Tx]
 	t       *request
 	fn      func(context.Context, Tx) (Outcome, error)
 	f       *inFlight
@@ -272,8 +278,10 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 			return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
 		}
 		return rec, retryable(rolledBack.cause)
-	case errors.Is(err, store.ErrMismatch):
+	case errors.Is(err, store.ErrMismatch), errors.Is(err, errBothNames):
 		return rec, err
+	case errors.Is(err, errOtherRuns):
+		return store.Record{ID: t.names.other(t.req.ID), State: store.Running, Fingerprint: t.req.Fingerprint, InTx: true}, nil
 	case errors.Is(err, store.ErrInvalid) && tr.run == nil:
 		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
 	case isAborted(err):
@@ -302,6 +310,14 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	e, t := tr.e, tr.t
 	if !tr.stop() {
 		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller's context has ended
+	}
+	if t.names != nil {
+		if free, err := tr.locker.LockTx(ctx, tx, t.names.other(t.req.ID)); err != nil || !free {
+			return store.Settlement{}, cmp.Or(err, errOtherRuns)
+		}
+		if err := e.otherNameFree(ctx, t); err != nil {
+			return store.Settlement{}, err
+		}
 	}
 	run := &Run{e: e, request: t, rec: rec, transactional: true, execution: execution{f: tr.f, begun: time.Now()}, runState: runState{ended: true}}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
@@ -346,7 +362,7 @@ var errGroup = errors.New("the group is not committed")
 // fn may therefore be called again for the same operation.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))
-	if te.groups == nil {
+	if te.groups == nil || e.o.Previous != nil {
 		return runs
 	}
 	g := group{e: e, begun: make([]*Run, len(ops))}

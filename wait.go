@@ -98,9 +98,9 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 		rung := e.waiting.ends.listen(id) // before the read, so that no end is missed
 		rec, err := e.read(ctx, id)       // cheaper than Status, which also reads job and steps
 		if err != nil {
-			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
+			return e.shown(ctx, scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
 		}
-		waits := rec.Scope == store.DigestScope(e.o.Namespace, scope) && (rec.State == store.Accepted || rec.State == store.Running)
+		waits := e.isOfScope(ctx, rec, scope) && (rec.State == store.Accepted || rec.State == store.Running)
 		if !waits || ctx.Err() != nil {
 			return e.Status(context.WithoutCancel(ctx), scope, id)
 		}

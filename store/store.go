@@ -182,6 +182,17 @@ type GroupTxStore[Tx any] interface {
 		fn func(ctx context.Context, tx Tx, i int, rec Record) (Settlement, error)) ([]Record, error)
 }
 
+// TxLocker is a TxStore that can exclude the transactions of a second key.
+type TxLocker[Tx any] interface {
+	TxStore[Tx]
+
+	// LockTx locks id until tx has ended, without a wait. Then no other transaction of RunTx
+	// runs id, and no other LockTx locks it: they return a record that is InTx, or false, or
+	// wait. It returns false if such a transaction is open. A transaction that has committed
+	// id before LockTx returns true is visible to a later Read. tx is of RunTx of another key.
+	LockTx(ctx context.Context, tx Tx, id ID) (bool, error)
+}
+
 // Watcher is a Store that can tell when a record changes; without it waiters
 // poll.
 type Watcher interface {

@@ -63,6 +63,11 @@ func (s *SQLStore[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out s
 	return s.SettleSQL(ctx, tx, c, out, keep)
 }
 
+// LockTx is Store.LockTx.
+func (s *SQLStore[Tx]) LockTx(ctx context.Context, tx Tx, id store.ID) (bool, error) {
+	return scanLocked(tx.QueryRowContext(ctx, sqlLockOther, s.locks(id, store.Fingerprint{}).key))
+}
+
 // RunTx is Store.RunTx. fn must not end the transaction. If it does, nothing can
 // keep it from that, and the error is of kind ErrUnknown.
 func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,

@@ -89,6 +89,16 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	}
 }
 
+// LockTx implements store.TxLocker, by the lock that RunTx takes.
+func (s *Store) LockTx(ctx context.Context, tx pgx.Tx, id store.ID) (bool, error) {
+	return scanLocked(tx.QueryRow(ctx, sqlLockOther, s.locks(id, store.Fingerprint{}).key))
+}
+
+func scanLocked(from scanner) (locked bool, err error) {
+	err = from.Scan(&locked)
+	return locked, explain("lock the other name", err)
+}
+
 // errLookAgain: the record changed while it was looked at.
 var errLookAgain = errors.New("the record changes faster than it can be read; nothing was done")
 

@@ -18,6 +18,9 @@ SELECT CASE
 	ELSE 0 END, ` + selected(columns) + `
 FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
 
+// sqlLockOther takes the lock of a second key, if it is free.
+const sqlLockOther = `SELECT pg_try_advisory_xact_lock($1::bigint)`
+
 // sqlConcurrent reports whether the transaction that has the key's lock has published
 // another fingerprint.
 const sqlConcurrent = `

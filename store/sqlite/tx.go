@@ -84,6 +84,9 @@ func (s *Store) session(ctx context.Context, tx *sql.Tx) *session {
 	return &session{ctx: ctx, tx: tx, stmts: s.stmts, now: s.o.Clock().UnixMicro()}
 }
 
+// LockTx implements store.TxLocker. Transactions run one after the other, so there is nothing to lock.
+func (s *Store) LockTx(context.Context, *sql.Tx, store.ID) (bool, error) { return true, nil }
+
 // inside marks the context of a function of RunTx or InTx, which holds the writer.
 type inside struct {
 	store *Store
