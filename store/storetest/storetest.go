@@ -138,7 +138,7 @@ func checks(h Harness, s store.Store) []check {
 	if h.Damage != nil {
 		all = append(all, damageChecks(can)...)
 	}
-	return slices.Concat(all, historyChecks, engineChecks)
+	return slices.Concat(all, historyChecks, engineChecks, nameChecks)
 }
 
 // fill checks the harness and fills in its defaults.

@@ -111,6 +111,10 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 		all = append(all, check{"messages commit with the outcome, or do not exist", "a message leaves after its commit, and never without it.",
 			with((*txCase[Tx]).messagesTx)})
 	}
+	if _, ok := store.As[store.TxLocker[Tx]](like); ok {
+		all = append(all, check{"a transaction excludes one of the same operation under its other name", "two commits are two effects.",
+			with((*txCase[Tx]).namesTx)})
+	}
 	if _, ok := store.As[store.WorkTxStore[Tx]](like); ok {
 		all = append(all, workTxChecks(h)...)
 	}

@@ -1,0 +1,156 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// nameChecks are about the two names of an operation during a change of namespace.
+var nameChecks = []check{
+	{"an operation has one record under both of its names", "a retry must get the first outcome, whichever process receives it.",
+		oneRecord},
+	{"a claim that arrives late under one name does not run beside the other", "a process may be paused between its reads and its claim.",
+		lateClaim},
+	{"of many calls under two names one runs", "processes of two deployments receive the same key at the same moment.",
+		raceOfNames},
+}
+
+// deployed returns an engine of a step of the change; see stet.Previous. Step 0 is before it.
+func (f *fixture) deployed(s store.Store, step int) *stet.Engine {
+	f.Helper()
+	o := stet.Options{StoreTimeout: patience / 2, SweepEvery: -1}
+	if step > 0 {
+		o.Namespace, o.Previous = "v2", &stet.Previous{Claims: step == 1}
+	}
+	e, err := stet.New(s, o)
+	if err != nil {
+		f.Fatalf("stet.New: %v", err)
+	}
+	f.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// mixed are two steps of the change whose processes run at the same time.
+type mixed struct{ first, second int }
+
+func (m mixed) String() string { return fmt.Sprintf("steps %d and %d", m.first, m.second) }
+
+func oneRecord(f *fixture) {
+	for _, at := range []mixed{{0, 1}, {1, 0}, {1, 2}, {2, 1}, {0, 2}} {
+		first, second := f.deployed(f.store, at.first), f.deployed(f.store, at.second)
+		s := f.service()
+		err := s.nothing(first)
+		if res, again := s.do(second); stet.KindOf(err) != stet.KindRetryable || again != nil || res.Attempt != 2 {
+			f.Errorf("%v: a released run ended with %v, and the next one with %+v, %v; want attempt 2", at, err, res, again)
+		}
+		s.replays(at, first)
+		s.replays(at, second)
+		s.ran(at, 1)
+	}
+}
+
+func lateClaim(f *fixture) {
+	for _, at := range []mixed{{1, 2}, {2, 1}} {
+		s := f.service()
+		sent, arrives, refused := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		late := f.deployed(Faulty(f.store, func(c Call) Fault {
+			if c.Method == "Claim" && c.N == 1 {
+				close(sent)
+				<-arrives
+			}
+			return NoFault
+		}), at.first)
+		go func() {
+			_, err := s.do(late)
+			refused <- err
+		}()
+		<-sent
+		_, err := stet.Do(f.ctx, f.deployed(f.store, at.second), s.op, func(context.Context) (string, error) {
+			close(arrives)
+			if err := <-refused; stet.KindOf(err) != stet.KindInFlight {
+				f.Errorf("%v: a claim that arrived beside a run under the other name got %v; want KindInFlight", at, err)
+			}
+			return fmt.Sprint("run ", s.runs.Add(1)), nil
+		})
+		if err != nil {
+			f.Errorf("%v: the run under the other name got %v", at, err)
+		}
+		s.replays(at, late)
+		s.ran(at, 1)
+	}
+}
+
+func raceOfNames(f *fixture) {
+	engines := []*stet.Engine{f.deployed(f.store, 1), f.deployed(f.store, 2), f.deployed(f.store, 1), f.deployed(f.store, 2)}
+	for range 10 {
+		s := f.service()
+		race(len(engines), func(i int) {
+			for stet.KindOf(func() error { _, err := s.waiting(engines[i]); return err }()) == stet.KindInFlight {
+				f.beside() // two claims gave way to each other
+			}
+		})
+		for i, e := range engines {
+			s.replays(mixed{i%2 + 1, 2 - i%2}, e)
+		}
+		s.ran(mixed{1, 2}, 1)
+	}
+}
+
+// pausedTx calls pause before RunTx.
+type pausedTx[Tx any] struct {
+	store.TxLocker[Tx]
+	pause func()
+}
+
+// Unwrap implements store.Wrapper.
+func (p pausedTx[Tx]) Unwrap() store.Store { return p.TxLocker }
+
+// RunTx implements store.TxStore.
+func (p pausedTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
+	p.pause()
+	return p.TxLocker.RunTx(ctx, req, keep, fn)
+}
+
+// namesTx has a transaction begin under one name, after its reads, while another one runs under
+// the other name.
+func (c *txCase[Tx]) namesTx() {
+	locker, _ := store.As[store.TxLocker[Tx]](c.fixture.store)
+	for _, at := range []mixed{{1, 2}, {2, 1}} {
+		s, row := c.service(), stet.NewKey()
+		sent, begins, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		pauses := 0
+		paused := pausedTx[Tx]{locker, func() {
+			if pauses++; pauses == 1 {
+				close(sent)
+				<-begins
+			}
+		}}
+		run := func(te *stet.TxEngine[Tx], then func()) (stet.Result[string], error) {
+			return stet.DoTx(c.ctx, te, s.op, func(ctx context.Context, tx Tx) (string, error) {
+				then()
+				return fmt.Sprint("run ", s.runs.Add(1)), c.h.Write(ctx, tx, row)
+			})
+		}
+		late := c.tx(c.deployed(c.fixture.store, at.first), paused)
+		go func() {
+			res, err := run(late, func() {})
+			if err == nil && res.Value != "run 1" {
+				err = fmt.Errorf("it returned %+v", res)
+			}
+			ended <- err
+		}()
+		<-sent
+		if _, err := run(c.tx(c.deployed(c.fixture.store, at.second), locker), func() { close(begins); c.beside() }); err != nil {
+			c.Errorf("%v: the transaction under the other name got %v", at, err)
+		}
+		if err := <-ended; err != nil && stet.KindOf(err) != stet.KindInFlight {
+			c.Errorf("%v: a transaction that began beside one under the other name got %v; want KindInFlight, or run 1", at, err)
+		}
+		c.rows(at.String(), row, 1)
+		s.replays(at, late.Engine())
+	}
+}
