@@ -3,6 +3,8 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -116,41 +118,56 @@ func (p pausedTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 }
 
 // namesTx has a transaction begin under one name, after its reads, while another one runs under
-// the other name.
+// the other name, and after its commit.
 func (c *txCase[Tx]) namesTx() {
-	locker, _ := store.As[store.TxLocker[Tx]](c.fixture.store)
 	for _, at := range []mixed{{1, 2}, {2, 1}} {
-		s, row := c.service(), stet.NewKey()
-		sent, begins, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		pauses := 0
-		paused := pausedTx[Tx]{locker, func() {
-			if pauses++; pauses == 1 {
-				close(sent)
-				<-begins
-			}
-		}}
-		run := func(te *stet.TxEngine[Tx], then func()) (stet.Result[string], error) {
-			return stet.DoTx(c.ctx, te, s.op, func(ctx context.Context, tx Tx) (string, error) {
-				then()
-				return fmt.Sprint("run ", s.runs.Add(1)), c.h.Write(ctx, tx, row)
-			})
-		}
-		late := c.tx(c.deployed(c.fixture.store, at.first), paused)
-		go func() {
-			res, err := run(late, func() {})
-			if err == nil && res.Value != "run 1" {
-				err = fmt.Errorf("it returned %+v", res)
-			}
-			ended <- err
-		}()
-		<-sent
-		if _, err := run(c.tx(c.deployed(c.fixture.store, at.second), locker), func() { close(begins); c.beside() }); err != nil {
-			c.Errorf("%v: the transaction under the other name got %v", at, err)
-		}
-		if err := <-ended; err != nil && stet.KindOf(err) != stet.KindInFlight {
-			c.Errorf("%v: a transaction that began beside one under the other name got %v; want KindInFlight, or run 1", at, err)
-		}
-		c.rows(at.String(), row, 1)
-		s.replays(at, late.Engine())
+		c.lateTx(at, false)
+		c.lateTx(at, true)
 	}
+}
+
+// lateTx has a transaction of the first step begin beside or after one of the second.
+func (c *txCase[Tx]) lateTx(at mixed, after bool) {
+	locker, _ := store.As[store.TxLocker[Tx]](c.fixture.store)
+	s, row := c.service(), stet.NewKey()
+	sent, begins, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	late := c.tx(c.deployed(c.fixture.store, at.first), pausedTx[Tx]{locker, func() {
+		once.Do(func() {
+			close(sent)
+			<-begins
+		})
+	}})
+	run := func(te *stet.TxEngine[Tx], then func()) (stet.Result[string], error) {
+		return stet.DoTx(c.ctx, te, s.op, func(ctx context.Context, tx Tx) (string, error) {
+			then()
+			return fmt.Sprint("run ", s.runs.Add(1)), c.h.Write(ctx, tx, row)
+		})
+	}
+	var res stet.Result[string]
+	var err error
+	go func() {
+		defer close(ended)
+		res, err = run(late, func() {})
+	}()
+	<-sent
+	_, other := run(c.tx(c.deployed(c.fixture.store, at.second), locker), func() {
+		if after {
+			return
+		}
+		close(begins)
+		select {
+		case <-ended:
+		case <-time.After(waits): // a store may have it wait
+		}
+	})
+	if after {
+		close(begins)
+	}
+	<-ended
+	refused := !after && stet.KindOf(err) == stet.KindInFlight
+	if other != nil || !refused && (err != nil || !res.Replayed) {
+		c.Errorf("%v, after the commit: %v: the first transaction got %v, and the one that began later %+v, %v; want a replay, or KindInFlight beside the first", at, after, other, res, err)
+	}
+	c.rows(at.String(), row, 1)
 }
