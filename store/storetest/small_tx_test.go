@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -42,6 +43,17 @@ func (s *small) await(id store.ID, tx *smallTx, now time.Time) time.Time {
 func (s *small) hold(id store.ID, tx *smallTx) {
 	s.held[s.id(id)] = tx
 	tx.keys = append(tx.keys, s.id(id))
+}
+
+// LockTx implements store.TxLocker.
+func (s *small) LockTx(_ context.Context, tx *smallTx, id store.ID) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if by := s.held[s.id(id)]; by != nil && by != tx {
+		return false, nil
+	}
+	s.hold(id, tx)
+	return true, nil
 }
 
 // leave ends a transaction's hold of its keys.
