@@ -254,9 +254,11 @@ func (e *Engine) release(ctx context.Context, c store.Claim, keep store.Retentio
 // one name only if the other has no record after its claim was granted. The claim of one name
 // is visible to each later read, so of two claims at most one passes that check.
 type names struct {
-	previous, current Op
-	ids               [2]store.ID // of previous and current
-	given             int         // claims that were given up
+	current   Op
+	previous  Op
+	namespace string      // of previous
+	ids       [2]store.ID // of previous and current
+	givenUp   int         // claims
 }
 
 var (
@@ -279,21 +281,25 @@ func (e *Engine) nameBoth(ctx context.Context, t *request, op Op) error {
 	if e.o.Previous == nil {
 		return nil
 	}
-	before := e.o.Previous.name(ctx, op)
-	if err := checkOp(before); err != nil {
-		return invalid("Options.Previous.Name: %w", err)
+	namespace, before, err := e.o.previous(ctx, op)
+	if err != nil {
+		return err
 	}
-	t.names = &names{previous: before, current: op, ids: [2]store.ID{store.Digest(e.o.Previous.Namespace, before.Scope, before.Key), t.req.ID}}
+	if err := checkOp(before); err != nil {
+		return invalid("Options.Previous returned a wrong name: %w", err)
+	}
+	t.names = &names{current: op, previous: before, namespace: namespace, ids: [2]store.ID{store.Digest(namespace, before.Scope, before.Key), t.req.ID}}
 	return nil
 }
 
-// name returns an operation with its previous scope, key and fingerprint.
-func (p *Previous) name(ctx context.Context, op Op) Op {
-	if p.Name != nil {
-		before := p.Name(ctx, op)
-		op.Scope, op.Key, op.Fingerprint = before.Scope, before.Key, before.Fingerprint
+// previous returns the name that an operation had before.
+func (o *Options) previous(ctx context.Context, op Op) (namespace string, before Op, err error) {
+	namespace, named := o.Previous(ctx, op)
+	if namespace == o.Namespace || len(namespace) > store.MaxScope {
+		return "", op, invalid("Options.Previous returned the namespace %.40q; it must differ from Namespace, and have at most %d bytes", namespace, store.MaxScope)
 	}
-	return op
+	op.Scope, op.Key, op.Fingerprint = named.Scope, named.Key, named.Fingerprint
+	return namespace, op, nil
 }
 
 // rename sets the name under which t claims.
@@ -321,8 +327,8 @@ func (e *Engine) chooseName(ctx context.Context, t *request) error {
 		}
 		recs[i] = rec
 	}
-	if usesPrevious(recs[0], recs[1], e.o.Previous.Claims) {
-		e.rename(t, t.names.previous, e.o.Previous.Namespace)
+	if usesPrevious(recs[0], recs[1], e.o.ClaimPrevious) {
+		e.rename(t, t.names.previous, t.names.namespace)
 	} else {
 		e.rename(t, t.names.current, e.o.Namespace)
 	}
@@ -399,7 +405,7 @@ func (e *Engine) confirmName(ctx context.Context, t *request, rec store.Record) 
 // up.
 func (e *Engine) pauseNames(ctx context.Context, t *request) error {
 	t.req.Owner = store.NewOwner()
-	if t.names.given++; t.names.given < enterRounds && timer.Sleep(ctx, timer.Around(pollMin)) {
+	if t.names.givenUp++; t.names.givenUp < enterRounds && timer.Sleep(ctx, timer.Around(pollMin)) {
 		return errTryAgain
 	}
 	return &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it has two records")}

@@ -84,8 +84,10 @@ func New(s store.Store, o Options) (*Engine, error) {
 	if len(o.Namespace) > store.MaxScope {
 		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), store.MaxScope)
 	}
-	if p := o.Previous; p != nil && (p.Namespace == o.Namespace || len(p.Namespace) > store.MaxScope) {
-		return nil, invalid("Options.Previous.Namespace is %.40q; it must differ from Namespace, and have at most %d bytes", p.Namespace, store.MaxScope)
+	if o.Previous != nil {
+		if _, _, err := o.previous(context.Background(), Op{}); err != nil {
+			return nil, err
+		}
 	}
 	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > store.MaxStoreTimeout {
 		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, store.MaxStoreTimeout)

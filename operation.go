@@ -167,7 +167,13 @@ func (p *Policy) keep(op Op) store.Kept {
 // verifiers would look for another operation.
 func (e *Engine) kept(rec store.Record, ref string) store.Kept {
 	k := store.UnpackKept(ref)
-	for _, namespace := range e.namespaces() {
+	namespaces := []string{e.o.Namespace}
+	if e.o.Previous != nil {
+		if was, _, err := e.o.previous(context.Background(), Op{Scope: k.Scope}); err == nil {
+			namespaces = append(namespaces, was)
+		}
+	}
+	for _, namespace := range namespaces {
 		if k.Scope != "" && store.DigestScope(namespace, k.Scope) == rec.Scope && (k.Key == "" || store.Digest(namespace, k.Scope, k.Key) == rec.ID) {
 			return k
 		}
@@ -176,19 +182,16 @@ func (e *Engine) kept(rec store.Record, ref string) store.Kept {
 	return k
 }
 
-// namespaces returns the engine's namespace, and the one that it replaces.
-func (e *Engine) namespaces() []string {
-	if e.o.Previous == nil {
-		return []string{e.o.Namespace}
-	}
-	return []string{e.o.Namespace, e.o.Previous.Namespace}
-}
-
 // isOfScope reports whether a record belongs to a scope, under either name.
 func (e *Engine) isOfScope(ctx context.Context, rec store.Record, scope string) bool {
-	p := e.o.Previous
-	return rec.Scope == store.DigestScope(e.o.Namespace, scope) ||
-		p != nil && rec.Scope == store.DigestScope(p.Namespace, p.name(ctx, Op{Scope: scope}).Scope)
+	if rec.Scope == store.DigestScope(e.o.Namespace, scope) {
+		return true
+	}
+	if e.o.Previous == nil {
+		return false
+	}
+	namespace, before, err := e.o.previous(ctx, Op{Scope: scope})
+	return err == nil && rec.Scope == store.DigestScope(namespace, before.Scope)
 }
 
 // Causes of a KindMismatch, if the stored name and the request's name are known.

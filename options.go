@@ -145,9 +145,27 @@ type Options struct {
 	// unused again on the same store. Jobs that were accepted before still run, and derive the
 	// same keys. At most MaxScope bytes (1024). Default "".
 	Namespace string
-	// Previous is the namespace that Namespace replaces, while processes of both run and while
-	// the store has records of the previous one. See Previous. Default nil: no change.
-	Previous *Previous
+	// Previous is for a change of Namespace in a rolling deployment. It returns the name that an
+	// operation had before: the previous namespace, and op with its previous Scope, Key and
+	// Fingerprint. A service that derives these in another way also changes its namespace. Two
+	// operations must not have the same previous name. Default nil: no change.
+	//
+	// Each operation runs under one of its two names, and the engine reads the records of both.
+	// Deploy the change in three steps. Each must reach all processes before the next begins:
+	//
+	//  1. Set Namespace to the new one, Previous, and ClaimPrevious. Operations still run under
+	//     the previous name, so processes that know no other may run at the same time.
+	//  2. Unset ClaimPrevious. New operations run under the new name.
+	//  3. Unset Previous when the store has no record of the previous namespace: after
+	//     Retention.Tombstone, and after all its jobs and unknown operations have ended.
+	//
+	// In the meantime, an operation must not change between Begin and TxEngine.Run. The store
+	// of a TxEngine must be a store.TxLocker. New, Status and Await call Previous with an Op
+	// that has at most a Scope.
+	Previous func(ctx context.Context, op Op) (namespace string, before Op)
+	// ClaimPrevious makes operations without a record run under the previous name. Default
+	// false: under the new name.
+	ClaimPrevious bool
 	// Policy is the policy of operations without a class.
 	Policy Policy
 	// Classes are the policies of operation classes, by Op.Class. A zero field takes the value
@@ -177,32 +195,6 @@ type Options struct {
 	ErrorLog *slog.Logger
 	// Observer receives every event. Default: no observer.
 	Observer observe.Observer
-}
-
-// Previous describes a change of Options.Namespace in a rolling deployment. Each operation then
-// has two names. It runs under one of them, and the engine reads the record of both. A service
-// that changes how it derives scopes, keys or fingerprints also changes its namespace.
-//
-// Deploy the change in three steps. Each step must reach all processes before the next begins:
-//
-//  1. Set Namespace to the new one, and Previous with Claims: true. New operations still run
-//     under the previous name, so processes without Previous may run at the same time.
-//  2. Set Claims: false. New operations run under the new name.
-//  3. Remove Previous when the store has no record of the previous namespace: after
-//     Retention.Tombstone, and after all its jobs and unknown operations have ended.
-//
-// An operation must not change between Begin and TxEngine.Run during the change. A store whose
-// transactions are used must be a store.TxLocker.
-type Previous struct {
-	// Namespace is the previous namespace. It must differ from Options.Namespace. At most
-	// MaxScope bytes (1024). Default "".
-	Namespace string
-	// Claims makes operations without a record run under the previous name. Default false.
-	Claims bool
-	// Name returns the operation with the Scope, Key and Fingerprint that it had before. Two
-	// operations must not have the same previous name. Status and Await call it with a Scope
-	// alone. Default: scope, key and fingerprint are unchanged.
-	Name func(context.Context, Op) Op
 }
 
 func (p Policy) withDefaults(def Policy) Policy {

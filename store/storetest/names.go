@@ -20,12 +20,13 @@ var nameChecks = []check{
 		raceOfNames},
 }
 
-// deployed returns an engine of a step of the change; see stet.Previous. Step 0 is before it.
+// deployed returns an engine of a step of the change; see stet.Options.Previous. Step 0 is before it.
 func (f *fixture) deployed(s store.Store, step int) *stet.Engine {
 	f.Helper()
 	o := stet.Options{StoreTimeout: patience / 2, SweepEvery: -1}
 	if step > 0 {
-		o.Namespace, o.Previous = "v2", &stet.Previous{Claims: step == 1}
+		o.Namespace, o.ClaimPrevious = "v2", step == 1
+		o.Previous = func(_ context.Context, op stet.Op) (string, stet.Op) { return "", op }
 	}
 	e, err := stet.New(s, o)
 	if err != nil {
@@ -167,7 +168,7 @@ func (c *txCase[Tx]) lateTx(at mixed, after bool) {
 	<-ended
 	refused := !after && stet.KindOf(err) == stet.KindInFlight
 	if other != nil || !refused && (err != nil || !res.Replayed) {
-		c.Errorf("%v, after the commit: %v: the first transaction got %v, and the one that began later %+v, %v; want a replay, or KindInFlight beside the first", at, after, other, res, err)
+		c.Errorf("%v, after the commit: %v: the first transaction got %v, and the later %+v, %v; want a replay, or KindInFlight beside the first", at, after, other, res, err)
 	}
 	c.rows(at.String(), row, 1)
 }
