@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -139,6 +140,11 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case !en.granted:
 		return e.notTaken(ctx, t, en.rec)
 	}
+	if rec, err := e.confirmJob(ctx, ws, t, en.rec, work.Other); err != nil {
+		return nil, err
+	} else if rec.State.Settled() {
+		return e.replay(ctx, t, rec)
+	}
 	run, err = e.newRun(ctx, t, f, en.rec)
 	if err != nil {
 		return nil, err
@@ -148,6 +154,50 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	defer run.steps.mu.Unlock()
 	run.steps.marked = it.Repeatable
 	return run, run.load(ctx, ws) // take has checked that they can be read
+}
+
+// confirmJob checks a job that was claimed, and that may have been accepted under its other name,
+// too. It runs if the other name has no record. It also runs if the other job has no stored step,
+// and this one has, or has the smaller ID. A job gets the outcome of the other one, and is due
+// again until there is one.
+func (e *Engine) confirmJob(ctx context.Context, ws store.WorkStore, t *request, rec store.Record, other []byte) (store.Record, error) {
+	if len(other) != len(store.ID{}) {
+		return rec, nil
+	}
+	var there store.Record
+	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+		there, err = ws.Look(ctx, store.ID(other))
+		return err
+	})
+	first := len(rec.Notes.Data) > 0 || bytes.Compare(rec.ID[:], other) < 0
+	switch {
+	case err == nil && (there.State == store.None || there.State == store.Accepted && len(there.Notes.Data) == 0 && first):
+		return rec, nil
+	case err == nil && there.State.Settled():
+		out := Outcome{Failed: there.State == store.Failed, Gone: true}
+		if !there.Gone {
+			out, err = e.sealer.open(there)
+		}
+		if err == nil {
+			sealed, _ := e.sealer.seal(rec.ID, out, t.p.MaxResult) // as large as the other result
+			err = e.settle(ctx, rec.Claim(), sealed, t.p.Retention)
+		}
+		if err == nil {
+			if rec, err = e.read(ctx, rec.ID); err == nil {
+				e.observe(ctx, t.event(observe.Settled, rec, nil))
+			}
+		}
+		if err == nil {
+			return rec, nil
+		}
+	}
+	if err == nil {
+		err = &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it runs under its other name")}
+	} else {
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+		err = storeFailed(MayHaveExecuted, err)
+	}
+	return rec, errors.Join(err, e.returnUncounted(ctx, ws, rec, t.repeatable, retryAfter))
 }
 
 // notTaken returns the outcome of a record that was not granted, or why it cannot run now.

@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,6 +102,50 @@ func raceOfNames(f *fixture) {
 			s.replays(mixed{i%2 + 1, 2 - i%2}, e)
 		}
 		s.ran(mixed{1, 2}, 1)
+	}
+}
+
+// nameWorkChecks are nameChecks for a WorkStore.
+var nameWorkChecks = []check{
+	{"of two jobs of one operation under two names one runs", "a client may send its request to processes of two deployments, and both accept it.",
+		twoJobs},
+}
+
+func twoJobs(f *fixture) {
+	s := f.service()
+	sent, arrives, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	late := f.deployed(Faulty(f.store, func(c Call) Fault {
+		if c.Method == "Accept" && c.N == 1 {
+			close(sent)
+			<-arrives
+		}
+		return NoFault
+	}), 1)
+	go func() {
+		_, err := s.accepted(late)
+		done <- err
+	}()
+	<-sent
+	worker := f.deployed(f.store, 2)
+	_, err := s.accepted(worker)
+	close(arrives)
+	items := []stet.Item{s.item(f.deployed(f.store, 0)), s.item(worker)}
+	if bytes.Compare(items[0].ID[:], items[1].ID[:]) > 0 {
+		slices.Reverse(items)
+	}
+	if err = errors.Join(err, <-done); err == nil {
+		if _, early := worker.Take(f.ctx, items[1]); stet.KindOf(early) != stet.KindInFlight {
+			err = fmt.Errorf("beside the other job it got %w", early)
+		}
+	}
+	run, failed := worker.Take(f.ctx, items[0])
+	if err = errors.Join(err, failed); err == nil {
+		err = run.Settle(f.ctx, stet.Outcome{Body: []byte("run 1")})
+	}
+	f.h.pass(f, 2*time.Second) // until it is due again
+	run, failed = worker.Take(f.ctx, items[1])
+	if err = errors.Join(err, failed); err != nil || !run.Replayed() || string(run.Outcome().Body) != "run 1" {
+		f.Errorf("of two jobs the second got %v; want the outcome of the first", err)
 	}
 }
 

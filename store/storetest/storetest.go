@@ -121,7 +121,7 @@ func checks(h Harness, s store.Store) []check {
 		all = append(all, browseChecks...)
 	}
 	if can.works != nil {
-		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks)
+		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks, nameWorkChecks)
 	}
 	if can.outbox != nil {
 		all = append(all, outboxChecks...)
