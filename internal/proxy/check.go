@@ -84,6 +84,9 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if len(c.Namespace) > store.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
 	}
+	if p := c.Previous; p != nil && (p.Namespace == c.Namespace || len(p.Namespace) > store.MaxScope) {
+		bad(fmt.Errorf("it is %.40q; it must differ from namespace, and have at most %d bytes", p.Namespace, store.MaxScope), "previous", "namespace")
+	}
 	if c.TokenScope != "" && c.TokenScope != tokenValue {
 		bad(fmt.Errorf("%q is not %s", c.TokenScope, tokenValue), "token_scope")
 	}

@@ -32,6 +32,29 @@ const (
 	DefaultDrain = 30 * time.Second
 )
 
+// Previous is the namespace that Config.Namespace replaces; see stet.Options.Previous.
+type Previous struct {
+	Namespace string `yaml:"namespace"`
+	Claim     bool   `yaml:"claim"`
+}
+
+// namespaces returns the current and the previous namespace.
+func (c *Config) namespaces() []string {
+	if c.Previous == nil {
+		return []string{c.Namespace}
+	}
+	return []string{c.Namespace, c.Previous.Namespace}
+}
+
+// isNamed reports whether a record of these namespaces has the scope of an operation, and, if
+// by key, also its key.
+func isNamed(namespaces []string, st stet.Status, byKey bool) bool {
+	return slices.ContainsFunc(namespaces, func(namespace string) bool {
+		return store.DigestScope(namespace, st.Op.Scope) == st.Record.Scope &&
+			(!byKey || store.Digest(namespace, st.Op.Scope, st.Op.Key) == st.Record.ID)
+	})
+}
+
 // Config is a configuration. Reference describes every field, with its default, which the
 // zero value stands for. Only Upstream.URL is required. Parse reads a Config, and Check
 // validates it.
@@ -42,6 +65,7 @@ type Config struct {
 	Upstream       Upstream    `yaml:"upstream"`
 	Store          Store       `yaml:"store"`
 	Namespace      string      `yaml:"namespace"`
+	Previous       *Previous   `yaml:"previous"`
 	Limits         Limits      `yaml:"limits"`
 	Drain          Duration    `yaml:"drain"`
 	Forwarded      bool        `yaml:"trust_forwarded"`

@@ -354,9 +354,13 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
 		return nil, err
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes, ErrorLog: slog.New(slog.DiscardHandler),
-		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check})
-	if err != nil {
+	o := stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes, ErrorLog: slog.New(slog.DiscardHandler),
+		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check}
+	if was := c.Previous; was != nil {
+		o.ClaimPrevious = was.Claim
+		o.Previous = func(_ context.Context, op stet.Op) (string, stet.Op) { return was.Namespace, op }
+	}
+	if g.engine, err = stet.New(p.store, o); err != nil {
 		return nil, err
 	}
 	if err := p.fill(g, checked); err != nil {

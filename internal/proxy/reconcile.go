@@ -120,12 +120,12 @@ const maxUnanswered = 16
 
 // reconciler makes passes with the verifiers of routes.
 type reconciler struct {
-	engine    *stet.Engine
-	namespace string
-	verifiers map[string]*verifier // by class
-	log       *slog.Logger
-	every     time.Duration
-	pass      *reconcile.Reconciler
+	engine     *stet.Engine
+	namespaces []string
+	verifiers  map[string]*verifier // by class
+	log        *slog.Logger
+	every      time.Duration
+	pass       *reconcile.Reconciler
 
 	mu         sync.Mutex // guards the fields below, of the current pass
 	left       Reconciled
@@ -134,7 +134,7 @@ type reconciler struct {
 
 func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
 	s := cmp.Or(c.Reconcile, &Reconcile{})
-	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery)}
+	r := &reconciler{engine: e, namespaces: c.namespaces(), verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery)}
 	options := reconcile.Options{Verify: r.verify, Select: r.selects, OlderThan: time.Duration(s.OlderThan), AcceptedFor: time.Duration(s.AcceptedFor),
 		Concurrency: s.Concurrency, Rate: s.Rate, DryRun: o.DryRun, ErrorLog: o.ErrorLog}
 	var err error
@@ -146,7 +146,7 @@ func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o
 func (r *reconciler) selects(st stet.Status) bool {
 	if st.Record.State == store.Accepted { // it has waited too long
 		policy, ok := r.engine.Policy(st.Op.Class)
-		return ok && policy.Stale.State() == store.Failed && store.Digest(r.namespace, st.Op.Scope, st.Op.Key) == st.Record.ID
+		return ok && policy.Stale.State() == store.Failed && isNamed(r.namespaces, st, true)
 	}
 	v := r.verifiers[st.Op.Class]
 	r.mu.Lock()

@@ -175,6 +175,28 @@ func TestReconcilerLeavesOtherNamespacesAlone(t *testing.T) {
 	}
 }
 
+func TestRecordsOfThePreviousNamespaceAreReplayedAndReconciled(t *testing.T) {
+	l, shared := newTill(t), memory.New(memory.Options{})
+	yaml := yamlFor(l.URL, "http1", strings.Replace(reconciled, "after: 0s", "after: 0s, by: key", 1))
+	before := startOn(t, shared, yaml)
+	for _, claim := range []string{"true", "false"} {
+		before.post("k"+claim, "paid", "X-Account", "a") // the service charges, and then fails
+		next := "namespace: v2\nprevious: {claim: " + claim + "}\n" + yaml
+		f := startOn(t, shared, next)
+		if got, want := f.once(next, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Completed: 1}}); got != want {
+			t.Errorf("claim %s: %+v; want %+v", claim, got, want)
+		}
+		if r := f.post("k"+claim, "paid", "X-Account", "a"); !r.replayed() || r.body != "charged a k"+claim {
+			t.Errorf("claim %s: a retry got %d %q; want the outcome of the previous namespace", claim, r.status, r.body)
+		}
+		f.post("own"+claim, "paid", "X-Account", "a")
+		if rec, err := shared.Read(t.Context(), store.Digest("", "a", "own"+claim)); err != nil || (rec.State != store.None) != (claim == "true") {
+			t.Errorf("claim %s: a new operation is %v in the previous namespace, %v", claim, rec.State, err)
+		}
+		f.once(next, proxy.ReconcileOptions{}) // before the next pass
+	}
+}
+
 func TestReconcilerLeavesRoutesWithoutAVerifierAlone(t *testing.T) {
 	l := newTill(t)
 	yaml := yamlFor(l.URL, "http1", reconciled+`

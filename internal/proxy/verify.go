@@ -24,13 +24,13 @@ const (
 
 // verifier asks the service what became of an operation.
 type verifier struct {
-	url       *url.URL
-	by        string
-	header    string
-	client    *http.Client
-	namespace string
-	maxResult int64
-	refusals  bool // a status other than 2xx is a failure
+	url        *url.URL
+	by         string
+	header     string
+	client     *http.Client
+	namespaces []string
+	maxResult  int64
+	refusals   bool // a status other than 2xx is a failure
 	// troubled, if set, is called if the service cannot be asked, or a gateway before it answers.
 	troubled func(why string)
 }
@@ -42,7 +42,7 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 		return nil, err
 	}
 	return &verifier{
-		url: u, by: cmp.Or(r.Verify.By, byKey), header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespace: c.Namespace,
+		url: u, by: cmp.Or(r.Verify.By, byKey), header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespaces: c.namespaces(),
 		maxResult: int64(cmp.Or(r.MaxResult, 1<<20)),
 		client:    sideClient(u, upstream, toUpstream, elsewhere),
 	}, nil
@@ -97,12 +97,12 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Resolution,
 // to this namespace, and the same key or reference in another scope is another operation.
 func (v *verifier) finds(st stet.Status) bool {
 	switch op := st.Op; {
-	case op.Scope == "" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:
+	case op.Scope == "" || !isNamed(v.namespaces, st, v.by == byKey):
 		return false
 	case v.by == byReference:
 		return op.Ref != ""
 	case v.by == byKey:
-		return op.Key != "" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID
+		return op.Key != ""
 	default:
 		return true
 	}
