@@ -58,29 +58,67 @@ func oneRecord(f *fixture) {
 	}
 }
 
+// pausedCall lets a call be late: the first call of a method waits until it may continue.
+type pausedCall struct {
+	method string
+	begun  sync.Once
+	sent   chan struct{} // closed when the call waits
+	may    chan struct{} // closed when it may continue
+	resume func()        // closes may
+}
+
+func newPausedCall(method string) *pausedCall {
+	p := &pausedCall{method: method, sent: make(chan struct{}), may: make(chan struct{})}
+	p.resume = sync.OnceFunc(func() { close(p.may) })
+	return p
+}
+
+// wait waits if it is the first call.
+func (p *pausedCall) wait() {
+	p.begun.Do(func() {
+		close(p.sent)
+		<-p.may
+	})
+}
+
+// plan is a Plan without faults.
+func (p *pausedCall) plan(c Call) Fault {
+	if c.Method == p.method {
+		p.wait()
+	}
+	return NoFault
+}
+
+// begin calls do in a goroutine, and returns when its call waits, or do has returned.
+func (p *pausedCall) begin(do func() error) (done <-chan error) {
+	ended, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(ended)
+		result <- do()
+	}()
+	select {
+	case <-p.sent:
+	case <-ended:
+	}
+	return result
+}
+
 func lateClaim(f *fixture) {
 	for _, at := range []mixed{{1, 2}, {2, 1}} {
-		s := f.service()
-		sent, arrives, refused := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		late := f.deployed(Faulty(f.store, func(c Call) Fault {
-			if c.Method == "Claim" && c.N == 1 {
-				close(sent)
-				<-arrives
-			}
-			return NoFault
-		}), at.first)
-		go func() {
+		s, paused := f.service(), newPausedCall("Claim")
+		late := f.deployed(Faulty(f.store, paused.plan), at.first)
+		refused := paused.begin(func() error {
 			_, err := s.do(late)
-			refused <- err
-		}()
-		<-sent
+			return err
+		})
 		_, err := stet.Do(f.ctx, f.deployed(f.store, at.second), s.op, func(context.Context) (string, error) {
-			close(arrives)
+			paused.resume()
 			if err := <-refused; stet.KindOf(err) != stet.KindInFlight {
 				f.Errorf("%v: a claim that arrived beside a run under the other name got %v; want KindInFlight", at, err)
 			}
 			return fmt.Sprint("run ", s.runs.Add(1)), nil
 		})
+		paused.resume()
 		if err != nil {
 			f.Errorf("%v: the run under the other name got %v", at, err)
 		}
@@ -94,8 +132,11 @@ func raceOfNames(f *fixture) {
 	for range 10 {
 		s := f.service()
 		race(len(engines), func(i int) {
-			for stet.KindOf(func() error { _, err := s.waiting(engines[i]); return err }()) == stet.KindInFlight {
-				f.beside() // two claims gave way to each other
+			for range racers {
+				if _, err := s.waiting(engines[i]); stet.KindOf(err) != stet.KindInFlight {
+					break
+				}
+				f.beside() // two claims were given up because of each other
 			}
 		})
 		for i, e := range engines {
@@ -112,23 +153,14 @@ var nameWorkChecks = []check{
 }
 
 func twoJobs(f *fixture) {
-	s := f.service()
-	sent, arrives, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	late := f.deployed(Faulty(f.store, func(c Call) Fault {
-		if c.Method == "Accept" && c.N == 1 {
-			close(sent)
-			<-arrives
-		}
-		return NoFault
-	}), 1)
-	go func() {
+	s, paused := f.service(), newPausedCall("Accept")
+	late, worker := f.deployed(Faulty(f.store, paused.plan), 1), f.deployed(f.store, 2)
+	done := paused.begin(func() error {
 		_, err := s.accepted(late)
-		done <- err
-	}()
-	<-sent
-	worker := f.deployed(f.store, 2)
+		return err
+	})
 	_, err := s.accepted(worker)
-	close(arrives)
+	paused.resume()
 	items := []stet.Item{s.item(f.deployed(f.store, 0)), s.item(worker)}
 	if bytes.Compare(items[0].ID[:], items[1].ID[:]) > 0 {
 		slices.Reverse(items)
@@ -149,10 +181,10 @@ func twoJobs(f *fixture) {
 	}
 }
 
-// pausedTx calls pause before RunTx.
+// pausedTx has its first transaction wait before it begins.
 type pausedTx[Tx any] struct {
 	store.TxLocker[Tx]
-	pause func()
+	call *pausedCall
 }
 
 // Unwrap implements store.Wrapper.
@@ -161,7 +193,7 @@ func (p pausedTx[Tx]) Unwrap() store.Store { return p.TxLocker }
 // RunTx implements store.TxStore.
 func (p pausedTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
-	p.pause()
+	p.call.wait()
 	return p.TxLocker.RunTx(ctx, req, keep, fn)
 }
 
@@ -177,45 +209,40 @@ func (c *txCase[Tx]) namesTx() {
 // lateTx has a transaction of the first step begin beside or after one of the second.
 func (c *txCase[Tx]) lateTx(at mixed, after bool) {
 	locker, _ := store.As[store.TxLocker[Tx]](c.fixture.store)
-	s, row := c.service(), stet.NewKey()
-	sent, begins, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	late := c.tx(c.deployed(c.fixture.store, at.first), pausedTx[Tx]{locker, func() {
-		once.Do(func() {
-			close(sent)
-			<-begins
-		})
-	}})
+	s, row, paused := c.service(), stet.NewKey(), newPausedCall("RunTx")
+	late := c.tx(c.deployed(c.fixture.store, at.first), pausedTx[Tx]{locker, paused})
 	run := func(te *stet.TxEngine[Tx], then func()) (stet.Result[string], error) {
 		return stet.DoTx(c.ctx, te, s.op, func(ctx context.Context, tx Tx) (string, error) {
 			then()
 			return fmt.Sprint("run ", s.runs.Add(1)), c.h.Write(ctx, tx, row)
 		})
 	}
-	var res stet.Result[string]
-	var err error
-	go func() {
+	ended := make(chan struct{})
+	done := paused.begin(func() error {
 		defer close(ended)
-		res, err = run(late, func() {})
-	}()
-	<-sent
-	_, other := run(c.tx(c.deployed(c.fixture.store, at.second), locker), func() {
+		res, err := run(late, func() {})
+		if err == nil && !res.Replayed {
+			err = fmt.Errorf("%+v", res)
+		}
+		return err
+	})
+	_, err := run(c.tx(c.deployed(c.fixture.store, at.second), locker), func() {
 		if after {
 			return
 		}
-		close(begins)
+		paused.resume()
 		select {
 		case <-ended:
 		case <-time.After(waits): // a store may have it wait
 		}
 	})
-	if after {
-		close(begins)
+	paused.resume()
+	beside := <-done
+	if !after && stet.KindOf(beside) == stet.KindInFlight {
+		beside = nil
 	}
-	<-ended
-	refused := !after && stet.KindOf(err) == stet.KindInFlight
-	if other != nil || !refused && (err != nil || !res.Replayed) {
-		c.Errorf("%v, after the commit: %v: the first transaction got %v, and the later %+v, %v; want a replay, or KindInFlight beside the first", at, after, other, res, err)
+	if err = errors.Join(err, beside); err != nil {
+		c.Errorf("%v, after the commit: %v: two transactions under two names got %v; want one run, and a replay or KindInFlight", at, after, err)
 	}
 	c.rows(at.String(), row, 1)
 }
