@@ -1,0 +1,82 @@
+package engine_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// renamed returns the options of a service that derives scopes, keys and fingerprints in
+// another way than before.
+func renamed(claim bool) stet.Options {
+	return stet.Options{Namespace: "v2", ClaimPrevious: claim, Policy: stet.Policy{KeepScope: true, KeepKey: true},
+		Previous: func(_ context.Context, now stet.Op) (string, stet.Op) {
+			return "", stet.Op{Scope: strings.TrimPrefix(now.Scope, "account:"), Key: strings.TrimPrefix(now.Key, "key:"), Fingerprint: stet.NewFingerprint([]byte("before"))}
+		}}
+}
+
+func TestRenamedOperationKeepsItsOutcomeKeysAndReference(t *testing.T) {
+	s := memory.New(memory.Options{})
+	before := newEngine(t, s, stet.Options{Policy: stet.Policy{KeepScope: true, KeepKey: true}})
+	old := stet.Op{Scope: "a", Key: "k", Fingerprint: stet.NewFingerprint([]byte("before")), Ref: "order 7"}
+	now := stet.Op{Scope: "account:a", Key: "key:k", Fingerprint: stet.NewFingerprint([]byte("now")), Ref: "order 7"}
+	var keys []string
+	run := func(e *stet.Engine, op stet.Op, x stet.Execution) (stet.Result[string], error) {
+		return stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
+			r := stet.FromContext(ctx)
+			r.Declare(x, 0)
+			keys = append(keys, r.DeriveKey("charge"))
+			return "charged", nil
+		})
+	}
+	if _, err := run(before, old, stet.NotExecuted); stet.KindOf(err) != stet.KindRetryable {
+		t.Fatal(err)
+	}
+	e := newEngine(t, s, renamed(false))
+	if res, err := run(e, now, stet.Executed); err != nil || res.Attempt != 2 || len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("the second attempt: %+v, %v, keys %q; want the key of the first", res, err, keys)
+	}
+	if res, err := run(e, now, stet.Executed); err != nil || !res.Replayed {
+		t.Errorf("a retry: %+v, %v", res, err)
+	}
+	for _, scope := range []string{"account:a", "account:b"} {
+		st, err := e.Status(t.Context(), scope, before.ID("a", "k"))
+		if own := scope == "account:a"; err != nil || st.Record.State.Settled() != own || own && (st.Op.Scope != "a" || st.Op.Key != "k" || st.Op.Ref != "order 7") {
+			t.Errorf("the status for %s: %+v, %v", scope, st, err)
+		}
+	}
+	now.Fingerprint = stet.NewFingerprint([]byte("another"))
+	if res, err := run(newEngine(t, memory.New(memory.Options{}), renamed(true)), now, stet.Executed); err != nil || res.Replayed {
+		t.Errorf("in an empty store: %+v, %v", res, err)
+	}
+}
+
+func TestOperationInsideItselfIsRefused_UnderBothNames(t *testing.T) {
+	s := memory.New(memory.Options{})
+	outer, inner := newEngine(t, s, renamed(true)), newEngine(t, s, renamed(false))
+	now := stet.Op{Scope: "account:a", Key: "key:k"}
+	_, err := stet.Do(t.Context(), outer, now, func(ctx context.Context) (int, error) {
+		_, err := stet.Do(ctx, inner, now, func(context.Context) (int, error) { return 0, nil })
+		return 0, err
+	})
+	if err == nil || !strings.Contains(err.Error(), "inside itself") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPreviousNamespaceMustDiffer(t *testing.T) {
+	for _, was := range []string{"v2", strings.Repeat("n", store.MaxScope+1)} {
+		_, err := stet.New(memory.New(memory.Options{}), stet.Options{Namespace: "v2", Previous: func(_ context.Context, op stet.Op) (string, stet.Op) { return was, op }})
+		if stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("%.10q: %v", was, err)
+		}
+	}
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2", Previous: func(context.Context, stet.Op) (string, stet.Op) { return "", stet.Op{} }})
+	if _, err := e.Begin(t.Context(), stet.Op{Scope: "a", Key: "k"}); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "Previous") {
+		t.Errorf("a previous name without a scope: %v", err)
+	}
+}
