@@ -17,13 +17,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres alerts crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
-.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-tx bench-sql bench-redis bench-zookeeper bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
-.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-tx bench-sql bench-redis bench-tier bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
-.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
+	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-tier bench-zookeeper bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +129,7 @@ bench-redis: services ## Measure the Redis store beside redis-benchmark with the
 
 bench-zookeeper: services ## Measure the ZooKeeper store beside a lock znode and a result znode by hand (2 min)
 	cd bench && $(GO) run ./zookeeper
+
 bench-tier: services ## Measure the tier of Redis and PostgreSQL beside the pattern by hand, and the memory of Redis at a million settled keys (20 min)
 	cd bench && $(GO) run ./tier $(TIER)
 

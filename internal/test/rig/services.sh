@@ -1,10 +1,7 @@
 #!/bin/sh
-# Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
-# Sentinel, RabbitMQ, NATS, Prometheus), Python with what its package and examples need, and Node and
-# Sentinel, RabbitMQ, NATS, ZooKeeper), Python with what its package and examples need, and Node and
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, MariaDB, Redis and
-# Sentinel, RabbitMQ, NATS), Python with what its package and examples need, and Node and
-# Chromium for clients/js, with apt-get.
+# Sentinel, RabbitMQ, NATS, ZooKeeper, Prometheus), Python with what its package and examples need,
+# and Node and Chromium for clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
