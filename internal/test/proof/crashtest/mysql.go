@@ -56,7 +56,7 @@ func (p Place) openMySQL(ctx context.Context, h *History) (*Site, error) {
 		server.DB().SetMaxOpenConns(p.Pool)
 	}
 	effects := func(ctx context.Context) ([]Effect, error) { return effectsOf(ctx, server.DB(), selectMySQLEffects) }
-	return inTx(&Site{Store: server, Effects: effects, Close: server.Close}, server, h, InMySQL), nil
+	return inTx(&Site{Store: server, MySQL: server, Effects: effects, Close: server.Close}, server, h, InMySQL), nil
 }
 
 // effectsOf reads the effects from a pool of database/sql.

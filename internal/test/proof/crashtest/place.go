@@ -18,6 +18,7 @@ import (
 	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/mysql"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -121,6 +122,7 @@ type Site struct {
 	Store    Store
 	SQLite   *sqlite.Store                                                      // or nil
 	Postgres *postgres.Store                                                    // or nil
+	MySQL    *mysql.Store                                                       // or nil
 	Recorded store.Store                                                        // Store, with its calls in the history, if there is one
 	Protect  func(*stet.Engine, stethttp.Options) (*stethttp.Middleware, error) // in transactions of Recorded; nil: it has none
 	Have     func(context.Context, Effect) error                                // in the request's transaction

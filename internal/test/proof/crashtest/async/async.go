@@ -180,6 +180,9 @@ func (s *loadTest) startServers(ctx context.Context, r *rig.Rig, dir string) (er
 	if err := s.place.Prepare(ctx); err != nil {
 		return err
 	}
+	if s.f.store == crashtest.MySQL {
+		s.killer.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
+	}
 	switch s.f.queue {
 	case byRiver:
 		s.killer.Restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }

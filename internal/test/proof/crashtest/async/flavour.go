@@ -43,6 +43,8 @@ var flavours = []flavour{
 	{"jetstream", crashtest.Redis, byJetStream, []string{outside}, []string{serves, works}, false},
 	{"steps-sqlite", crashtest.SQLite, embedded, []string{safe, once}, []string{both}, false},
 	{"steps-postgres", crashtest.Postgres, embedded, []string{safe, once}, []string{both}, false},
+	{"mysql", crashtest.MySQL, embedded, []string{inTx, safe}, []string{both}, false},
+	{"steps-mysql", crashtest.MySQL, embedded, []string{safe, once}, []string{both}, false},
 }
 
 // Flavours returns the names of the ways there are.

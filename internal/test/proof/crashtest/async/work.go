@@ -149,8 +149,11 @@ func (s *shop) verifier(_ context.Context, st stet.Status) (stet.Resolution, err
 
 // handlers gives a worker the handlers of a store with transactions.
 func (s *shop) handlers(w *stetwork.Worker, e *stet.Engine, site *crashtest.Site) error {
-	if site.SQLite != nil {
+	switch {
+	case site.SQLite != nil:
 		return register(s, w, e, site.SQLite, crashtest.InSQLite)
+	case site.MySQL != nil:
+		return register(s, w, e, site.MySQL, crashtest.InMySQL)
 	}
 	return register(s, w, e, site.Postgres, crashtest.InPostgres)
 }
