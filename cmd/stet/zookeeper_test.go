@@ -19,9 +19,6 @@ func TestEnsembleIsAStoreLikeTheOthers(t *testing.T) {
 	if status, out, errs := command(t, "keys", "ls", "--store", url, "-o", "json"); status != exitOK || !strings.Contains(out, `"records":`) {
 		t.Errorf("keys: status %d, %s%s", status, out, errs)
 	}
-	if status, _, errs := command(t, "worker", "--store", url); status == exitOK {
-		t.Errorf("a worker ran on a store without accepted operations: status %d, %s", status, errs)
-	}
 }
 
 func TestURLOfAnEnsembleHasServersPathAndUser(t *testing.T) {

@@ -44,9 +44,11 @@ func (c *Config) crossCheck() error {
 	usual, _ := engine.Policy("")
 	for i, r := range c.Routes {
 		c.crossCheckRoute(cs, &r, i, usual)
+		cs.when(r.Async != nil && c.Store.Kind() == kindZooKeeper, "ZooKeeper stores no accepted operations; use another store", "routes", i, "async")
 	}
 	cs.when(c.Unrouted != "" && len(c.Routes) == 0, "without routes every path is protected; write routes, or leave it out", "unrouted")
 	cs.when(c.Worker == workerElsewhere && c.Store.Kind() == kindMemory, "the store is memory, which no other process sees", "worker")
+	cs.when(c.Relay != nil && c.Store.Kind() == kindZooKeeper, "ZooKeeper stores no messages; use another store", "relay")
 	if c.Relay != nil {
 		again := c.Relay.retry()
 		for i, t := range c.Relay.Targets {
