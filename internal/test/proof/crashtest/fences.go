@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -92,8 +93,16 @@ func (j *judge) leases(s *subject) {
 		case c.in.Verb != verbExtend:
 			continue
 		}
-		if t, ok := seen[fence]; ok && t < from+c.in.Lease-clockTolerance {
+		if t, ok := seen[fence]; ok && t < from+c.in.Lease-clockTolerance && !s.shortened(c, fence, t) {
 			j.accuse(Leasing, s, "seen unknown %v after a lease of %v was begun or renewed", time.Duration(t-from), time.Duration(c.in.Lease))
 		}
 	}
+}
+
+// shortened reports whether an Extend after c gave its claim a shorter lease, which ended before it was
+// seen unknown at t. The engine does so for claims that it gives up.
+func (s *subject) shortened(c call, fence, t int64) bool {
+	return slices.ContainsFunc(s.calls, func(d call) bool {
+		return d.in.Verb == verbExtend && d.in.Fence == fence && d.to > c.from && d.in.Lease < c.in.Lease && t >= d.from+d.in.Lease-clockTolerance
+	})
 }
