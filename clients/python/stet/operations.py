@@ -140,7 +140,11 @@ class Block:
     async def _enter(self, kind: type[Operation]) -> Any:
         guard = self._guard
         scope, key, print_, name = self._of
-        begun = await guard.begin(guard.sql.table.operation(guard.options.namespace, scope, key, print_, guard.class_, label(name)))
+        try:
+            begun = await guard.begin(guard.sql.table.operation(guard.options.namespace, scope, key, print_, guard.class_, label(name)))
+        except BaseException:
+            await guard.close()
+            raise
         if isinstance(begun, Answer):
             if begun.status >= 400:
                 await guard.close()

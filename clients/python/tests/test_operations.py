@@ -8,6 +8,7 @@ import inspect
 import os
 import time
 import unittest
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -187,6 +188,15 @@ class Operations(unittest.IsolatedAsyncioTestCase):
                         async with kind.block("inner"):
                             self.fail("it has begun")
                 self.assertEqual(self.ledger.paid(amount), 1)
+
+    async def test_a_begin_that_is_cancelled_leaves_the_connection_without_a_transaction(self) -> None:
+        for kind in self.kinds:
+            amount = self.amount()
+            with self.subTest(kind.name):
+                with unittest.mock.patch("stet.core.Guard.ask", side_effect=asyncio.CancelledError), self.assertRaises(asyncio.CancelledError):
+                    async with kind.block("cancelled"):
+                        self.fail("it has begun")
+                self.assertEqual(((await self.pay(kind, "cancelled", amount))[0], self.ledger.paid(amount)), (False, 1))
 
     async def test_no_result_is_stored_as_none(self) -> None:
         for kind in self.kinds:
