@@ -25,7 +25,7 @@ file, or from --encryption-keys and --encryption-accept-plain.
   Redis       --store redis://user:password@host:6379/0, or rediss:// with TLS
               --store-prefix, --store-replicas, --store-replica-timeout,
               --store-allow-eviction, --store-check-every, --store-ca,
-              --store-certificate, --store-key
+              --store-certificate, --store-key, --store-outcomes
   ZooKeeper   --store zookeeper://user:password@host1:2181,host2:2181/path
               without accepted operations and messages
   memory      --store memory
