@@ -101,7 +101,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 	fresh := false      // whether the next read must be
 	fail := func(v view, err error) (view, error) {
 		if unsure != nil { // the error can wrap ErrNotDone or ErrFenced
-			return v, fmt.Errorf("zookeeper: %v: a write was not acknowledged: %v", id, err)
+			return v, fmt.Errorf("zookeeper: %v: a write was not acknowledged: %s", id, err.Error())
 		}
 		return v, undone(err)
 	}

@@ -111,12 +111,12 @@ func (n *node) record(now millis) store.Record {
 	copy(r.Fingerprint[:], n.Fingerprint)
 	copy(r.Owner[:], n.Owner)
 	at := func(after millis) time.Time { return time.UnixMilli(n.base() + after) }
-	switch {
-	case n.State == store.Running:
+	switch n.State {
+	case store.Running:
 		r.LeaseLeft = length(n.base() + n.End.Lease - now)
-	case n.State == store.Unknown:
+	case store.Unknown:
 		r.SettledAt = at(0)
-	case n.State == store.Retryable:
+	case store.Retryable:
 		r.SettledAt, r.ForgetAt = at(0), at(n.End.Forget)
 	default:
 		r.SettledAt, r.ExpiresAt, r.ForgetAt = at(0), at(n.End.Expire), at(n.End.Forget)

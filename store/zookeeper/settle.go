@@ -73,7 +73,7 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	if v.now, err = s.now(ctx); err != nil {
 		return err
 	}
-	v.node.head = head{Scope: make([]byte, len(store.ID{})), Fingerprint: make([]byte, len(store.Fingerprint{})), Owner: c.Owner[:]}
+	v.head = head{Scope: make([]byte, len(store.ID{})), Fingerprint: make([]byte, len(store.Fingerprint{})), Owner: c.Owner[:]}
 	to := v.with(store.Failed, times{Forget: span(buried)})
 	to.Gone = true
 	to.schedule(v.now)
