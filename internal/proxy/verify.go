@@ -101,8 +101,6 @@ func (v *verifier) finds(st stet.Status) bool {
 		return false
 	case v.by == byReference:
 		return op.Ref != ""
-	case v.by == byKey:
-		return op.Key != ""
 	default:
 		return true
 	}
