@@ -195,7 +195,7 @@ var defects = []defect{
 	{"postgres: returning without the fence check", "store/postgres/workstatements.go",
 		"AND r.fence = $2::bigint AND r.state IN ({running}, {unknown}) AND r.work IS NOT NULL", "AND $2::bigint > 0 AND r.state IN ({running}, {unknown}) AND r.work IS NOT NULL", some("StoreKeepsTheContract/a_stale_fence", postgresTests)},
 	{"an operation is shown to another scope", "accept.go",
-		"if st.Record.Scope != store.DigestScope(e.o.Namespace, scope) {", "if st.Record.Scope == store.DigestScope(e.o.Namespace, scope+scope) {", some("Scope|Cancel", engineTests)},
+		"if !e.isOfScope(ctx, st.Record, scope) {", "if st.Record.Scope == store.DigestScope(e.o.Namespace, scope+scope) {", some("Scope|Cancel", engineTests)},
 	{"a cancellation of a waiting operation has no effect", "accept.go",
 		"_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)", "_, _ = ws, out", some("Cancel", engineTests)},
 	{"a once-only step is begun without noting it down", "step.go",
@@ -294,9 +294,9 @@ var defects = []defect{
 	{"accepted: operations are taken while the service is down", "stetwork/serve.go", "if w.o.Await != nil && w.o.Await(ctx) != nil {", "if w.o.Await == nil && ctx.Err() != nil {", some("Await", []string{"./stetwork"})},
 
 	// Verification without a retry.
-	{"kept: a client's reference names an operation", "operation.go", "store.DigestScope(e.o.Namespace, k.Scope) != rec.Scope:", "false:", some("Kept|Forge|AnotherNamespace", engineTests)},
-	{"reconciler: a service is asked by an empty key", "internal/proxy/verify.go", "return op.Key != \"\" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID", "return true", some("Reconcil", proxyTests)},
+	{"kept: a client's reference names an operation", "operation.go", "if k.Scope != \"\" && store.DigestScope(namespace, k.Scope) == rec.Scope && (", "if k.Scope != \"\" && (", some("Kept|Forge|AnotherNamespace", engineTests)},
+	{"reconciler: a service is asked by an empty key", "internal/proxy/verify.go", "isNamed(v.namespaces, st, v.by == byKey)", "isNamed(v.namespaces, st, false)", some("Reconcil", proxyTests)},
 	{"reconciler: a service is asked by an empty reference", "internal/proxy/verify.go", "return op.Ref != \"\"", "return true", some("Verifier", proxyTests)},
-	{"reconciler: another namespace's operations are asked about", "internal/proxy/verify.go", "case op.Scope == \"\" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:", "case false:", some("Reconcil", proxyTests)},
+	{"reconciler: another namespace's operations are asked about", "internal/proxy/verify.go", "case op.Scope == \"\" || !isNamed(v.namespaces, st, v.by == byKey):", "case false:", some("Reconcil", proxyTests)},
 	{"reconciler: Stale decides operations without a verifier call", "internal/proxy/reconcile.go", "\tcase v == nil:\n\t\tr.left.Alone++\n\tcase !v.finds", "\tcase v == nil:\n\t\treturn true\n\tcase !v.finds", some("Reconcil", proxyTests)},
 }
