@@ -1,4 +1,4 @@
-// The route of docs/js.md in the server of Next.js, as it is built for production.
+// The route of docs/js.md in the server of Next.js, after a build for production.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
