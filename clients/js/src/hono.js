@@ -10,7 +10,8 @@ import { fieldsOf, readBody, released, requestOf, responseOf, stored, targetOf }
 export function idempotency(options) {
   const o = checked(options);
   return async function once(c, next) {
-    const before = fieldsOf(c.res.headers);
+    const outer = new Headers(c.res.headers);
+    const before = fieldsOf(outer);
     const inside = nested(o, c);
     if (inside !== undefined) return responseOf(inside, before);
     const incoming = c.env?.incoming; // of @hono/node-server
@@ -26,13 +27,13 @@ export function idempotency(options) {
       const error = c.error;
       return { ...await stored(c.res, o.sidecar ? {} : before), thrown: error !== undefined };
     };
-    let result;
-    try {
-      result = await exchange({ options: o, operation, req, call: c, handler });
-    } finally {
+    const result = await exchange({ options: o, operation, req, call: c, handler }).catch((error) => {
       c.res = undefined; // or its fields would be in the next response
-    }
+      c.res = new Response(null, { headers: outer });
+      throw error;
+    });
     const { answer, response, expires } = result;
+    c.res = undefined;
     c.res = answer === undefined ? released(response, expires) : responseOf(answer, before);
     return undefined;
   };

@@ -87,7 +87,7 @@ async function served(fetch) {
 async function hono(handler, options, twice) {
   const [{ Hono }, { idempotency }] = await Promise.all([import('hono'), import('@stet-go/stet/hono')]);
   const app = new Hono();
-  app.use(async (c, next) => { c.header('X-Outer', 'outer'); await next(); });
+  app.use(async (c, next) => { c.res.headers.set('X-Outer', 'outer'); await next(); }); // as hono/cors does
   const protect = idempotency(options((c, name) => c.req.header(name)));
   app.post('/payments', ...(twice ? [protect, protect] : [protect]), (c) => web(handler, c.req, c.get('client')));
   app.onError((error, c) => c.json(errorOf(error), error.status ?? 500, { 'X-Error': 'app' }));

@@ -312,6 +312,7 @@ for (const framework of frameworks) {
     const key = randomUUID();
     const got = await post(url, { key });
     assert.deepEqual([got.status, got.headers['x-error'], got.headers.location, await charges(key)], [500, answersLate(framework) ? ['app'] : undefined, undefined, 0]);
+    if (framework !== 'next') assert.deepEqual(got.headers['x-outer'], ['outer']);
   });
 
   it('a failed statement with an ignored error rolls everything back', async (t) => {
