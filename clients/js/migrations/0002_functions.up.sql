@@ -143,7 +143,7 @@ $stet$;
 -- cannot cause a second run: the primary key decides.
 CREATE FUNCTION "stet"."stet_begin_raw"(id bytea, scope bytea, fingerprint bytea, owner bytea, run_lock bigint, print_lock integer, print integer,
 	class text, name text, ref text, result double precision,
-	OUT action text, OUT fence bigint, OUT attempt integer, OUT state text, OUT status integer, OUT content_type text, OUT head bytea, OUT body bytea)
+	OUT action text, OUT fence bigint, OUT attempt integer, OUT state text, OUT status integer, OUT content_type text, OUT head bytea, OUT body bytea, OUT forget_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $stet$
 #variable_conflict use_variable
 DECLARE
@@ -189,6 +189,7 @@ BEGIN
 					content_type := r.content_type;
 					head := r.head;
 					body := coalesce(r.body, ''::bytea);
+					forget_at := r.forget_at;
 				END IF;
 				RETURN;
 			END IF;
@@ -370,6 +371,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 #variable_conflict use_variable
 DECLARE
 	moment  timestamptz := clock_timestamp();
+	kept    interval;
+	forget  timestamptz;
 	watched boolean;
 BEGIN
 	IF (wait_lock IS NOT NULL AND (status IS NULL OR status >= 200 AND status <= 999) AND failed IS NOT NULL AND gone IS NOT NULL
@@ -386,10 +389,12 @@ BEGIN
 	ELSIF body IS NULL THEN
 		body := ''::bytea;
 	END IF;
+	kept := make_interval(secs => result);
+	forget := moment + make_interval(secs => tombstone);
 	-- In one transaction the result expires at the time that was written at begin, which leaves the row's indexes unchanged.
 	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = gone, status = status, content_type = nullif(content_type, ''), head = head, body = body,
-		settled_at = moment, forget_at = moment + make_interval(secs => tombstone), expires_at = CASE WHEN r.unsettled AND r.claimed_at + make_interval(secs => result) > moment THEN r.claimed_at ELSE moment END + make_interval(secs => result),
-		due_at = CASE WHEN gone THEN moment + make_interval(secs => tombstone) ELSE CASE WHEN r.unsettled AND r.claimed_at + make_interval(secs => result) > moment THEN r.claimed_at ELSE moment END + make_interval(secs => result) END,
+		settled_at = moment, forget_at = forget, expires_at = CASE WHEN r.unsettled AND r.claimed_at + kept > moment THEN r.claimed_at ELSE moment END + kept,
+		due_at = CASE WHEN gone THEN forget ELSE CASE WHEN r.unsettled AND r.claimed_at + kept > moment THEN r.claimed_at ELSE moment END + kept END,
 		unsettled = NULL, lease_until = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = NULL
 	WHERE r.id = id AND r.owner = owner AND r.fence = fence AND r.state IN (1, 5)
 	RETURNING r.watched INTO watched;
