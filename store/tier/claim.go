@@ -11,50 +11,50 @@ import (
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.front.Claim(ctx, req)
-	mismatch := errors.Is(err, store.ErrMismatch)
+	other := errors.Is(err, store.ErrMismatch) // unless SQL has an outcome, which stands
 	switch {
-	case err != nil && !mismatch:
+	case err != nil && !other:
 		return store.Record{}, err
-	case mismatch && rec.State.Settled():
-		rec, _ = s.shown(ctx, rec)
-		return rec, err
-	case mismatch: // perhaps the claim of another request, which SQL is about to refuse
-		stands, readErr := s.back.Read(ctx, req.ID)
-		if readErr != nil || !stands.State.Settled() {
-			return rec, err
-		}
-		return matched(stands, req)
-	case rec.State == store.Running && rec.Owner == req.Owner:
+	case rec.State == store.Running && rec.Owner == req.Owner && !other:
 		return s.check(ctx, req, rec)
+	case rec.State == store.Running && other:
+		rec, err = s.outcome(ctx, rec)
+	default:
+		rec, err = s.current(ctx, rec)
 	}
-	if rec, err = s.current(ctx, rec); err != nil {
-		return rec, err
+	if err == nil && rec.Fingerprint != req.Fingerprint {
+		err = store.ErrMismatch
 	}
-	return matched(rec, req)
-}
-
-// matched returns the record, with ErrMismatch if it is of another request.
-func matched(rec store.Record, req store.ClaimRequest) (store.Record, error) {
-	if rec.Fingerprint != req.Fingerprint {
-		return rec, store.ErrMismatch
-	}
-	return rec, nil
+	return rec, err
 }
 
 // check reads the key of a granted claim in SQL. If SQL has a record, the claim is removed from
 // Redis, which had lost that record.
 func (s *Store) check(ctx context.Context, req store.ClaimRequest, rec store.Record) (store.Record, error) {
 	stands, err := s.back.Read(ctx, req.ID)
-	if err != nil {
-		return store.Record{}, err // the claim is not returned, so it grants nothing
-	}
-	if stands.State == store.None {
+	switch {
+	case err != nil && !errors.Is(err, store.ErrDamaged):
+		return store.Record{}, unconfirmed{err} // the claim is not returned, so it grants nothing
+	case err == nil && stands.State == store.None:
 		return rec, nil
 	}
 	// If this fails, the claim expires and becomes unknown. A later call then finds the outcome.
 	_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
-	return matched(stands, req)
+	if err == nil && stands.Fingerprint != req.Fingerprint {
+		err = store.ErrMismatch
+	}
+	return stands, err
 }
+
+// unconfirmed is an error of SQL after a write to Redis. The call had an effect, so the error does
+// not wrap store.ErrNotDone.
+type unconfirmed struct{ error }
+
+func (u unconfirmed) Is(target error) bool {
+	return target != store.ErrNotDone && errors.Is(u.error, target) //nolint:errorlint // a sentinel
+}
+
+func (u unconfirmed) As(target any) bool { return errors.As(u.error, target) }
 
 // Read implements store.Store.
 func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
@@ -70,23 +70,39 @@ func (s *Store) current(ctx context.Context, rec store.Record) (store.Record, er
 	switch {
 	case rec.State.Settled() && rec.ForgetAt.IsZero():
 		stands, err := s.move(ctx, rec.ID)
-		if err != nil || stands.Owner != rec.Owner {
-			return stands, err
+		if err != nil {
+			return store.Record{}, err
 		}
-		return s.shown(ctx, rec)
+		if rec, err = s.shown(ctx, rec); err == nil && !same(stands, rec) {
+			return stands, nil
+		}
+		return rec, err
 	case rec.State.Settled():
 		return s.shown(ctx, rec)
 	case rec.State == store.None:
 		return s.back.Read(ctx, rec.ID)
-	case rec.State == store.Unknown:
-		stands, err := s.back.Read(ctx, rec.ID)
-		if err != nil || !stands.State.Settled() {
-			return rec, err
-		}
-		_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
-		return stands, nil
+	case rec.State != store.Running:
+		return s.outcome(ctx, rec)
 	}
 	return rec, nil
+}
+
+// outcome returns the outcome in SQL of a record that is not settled in Redis, or that record if
+// there is none.
+func (s *Store) outcome(ctx context.Context, rec store.Record) (store.Record, error) {
+	stands, err := s.back.Read(ctx, rec.ID)
+	if err != nil || !stands.State.Settled() {
+		return rec, err
+	}
+	if rec.State == store.Unknown {
+		_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
+	}
+	return stands, nil
+}
+
+// same reports whether two settled records have one outcome of one claim.
+func same(a, b store.Record) bool {
+	return a.Owner == b.Owner && a.State == b.State && a.Gone == b.Gone && a.Result.Equal(b.Result)
 }
 
 // shown is a record of Redis in the form for callers: without what only this package reads, and
@@ -101,17 +117,19 @@ func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, erro
 		return rec, err
 	}
 	stands, err := s.back.Read(ctx, rec.ID)
-	if err != nil || stands.State.Settled() && stands.Owner != rec.Owner {
-		return stands, err // rec is being removed: see drop
-	}
-	if stands.State.Settled() {
+	switch {
+	case err != nil:
+		return store.Record{}, err
+	case stands.State.Settled() && (stands.Owner != rec.Owner || !stands.Gone):
+		return stands, nil // rec is being removed: see drop
+	case stands.State.Settled():
 		rec.ForgetAt = rec.SettledAt.Add(stands.ForgetAt.Sub(stands.SettledAt))
 	}
 	return rec, nil
 }
 
-// move writes a pending outcome to SQL, and returns the record that SQL has then. If that is of
-// another claim, the pending outcome is removed.
+// move writes a pending outcome to SQL, and returns the record that SQL has then. If that has
+// another outcome, or is of another claim, the pending outcome is removed.
 func (s *Store) move(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.front.Look(ctx, id)
 	if err != nil {
@@ -149,7 +167,7 @@ func (s *Store) insert(ctx context.Context, rec store.Record) (store.Record, err
 		return store.Record{}, err
 	case !stands.State.Settled():
 		return store.Record{}, errors.New("tier: the outcome stays in Redis: SQL has an operation with this key that has not ended; no other program may use the key there")
-	case stands.Owner != rec.Owner:
+	case !same(stands, store.Record{Owner: rec.Owner, State: out.State, Gone: out.Gone, Result: out.Result}):
 		s.drop(ctx, rec.Claim())
 	default:
 		// If this fails, the outcome stays pending. The next call or sweep finds it in SQL.

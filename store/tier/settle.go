@@ -34,9 +34,9 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	}
 	stands, err := s.move(ctx, c.ID)
 	if err != nil {
-		return err
+		return unconfirmed{err}
 	}
-	if stands.Owner != c.Owner {
+	if !same(stands, store.Record{Owner: c.Owner, State: out.State, Gone: out.Gone, Result: out.Result}) {
 		return store.ErrFenced // Redis had lost the record that stands
 	}
 	return nil

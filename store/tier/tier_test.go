@@ -18,9 +18,10 @@ import (
 // stand is a tier whose parts a test can make fail.
 type stand struct {
 	*tier.Store
-	front *failingFront
-	back  *failingBack
-	flush func()
+	client redis.Client
+	front  *failingFront
+	back   *failingBack
+	flush  func()
 }
 
 // failingFront is Redis. If relayed is not nil, Relayed returns it.
@@ -65,7 +66,7 @@ func (b *failingBack) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 func newStand(t *testing.T, o tier.Options) *stand {
 	t.Helper()
 	client := dial(t, rig.NewRedis(t, rig.RedisOptions{}).Addr())
-	s := &stand{front: &failingFront{Store: openRedis(t, client)}, back: &failingBack{Store: openSQLite(t)}}
+	s := &stand{client: client, front: &failingFront{Store: openRedis(t, client)}, back: &failingBack{Store: openSQLite(t)}}
 	s.Store = over(t, s.front, s.back, o)
 	s.flush = func() {
 		if _, err := client.Do(t.Context(), "", "FLUSHALL"); err != nil {
