@@ -2,6 +2,7 @@ package tier
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,7 @@ func (b *batcher) insert(ctx context.Context, in *insertion) (store.Record, erro
 	}
 	select {
 	case <-ctx.Done():
+		b.forget(in)
 		return store.Record{}, ctx.Err()
 	case <-in.done:
 	}
@@ -82,6 +84,15 @@ func (b *batcher) enter(in *insertion) bool {
 	return false
 }
 
+// forget removes an insertion whose call has ended from the queue.
+func (b *batcher) forget(in *insertion) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.waiting, in); i >= 0 {
+		b.waiting = slices.Delete(b.waiting, i, i+1)
+	}
+}
+
 // leave passes the slot to the insertions that wait.
 func (b *batcher) leave() {
 	b.mu.Lock()
@@ -91,8 +102,8 @@ func (b *batcher) leave() {
 		b.busy--
 		return
 	}
-	batch := b.waiting[:n:n]
-	b.waiting = b.waiting[n:]
+	batch := slices.Clone(b.waiting[:n])
+	b.waiting = slices.Delete(b.waiting, 0, n)
 	go b.run(batch)
 }
 

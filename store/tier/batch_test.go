@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet/internal/test/rig"
@@ -19,11 +20,19 @@ type groups struct {
 	*postgres.Store
 	alone, together, keys atomic.Int64
 	fails                 bool
+	stopped, entered      chan struct{} // if not nil, RunTx waits for stopped
 }
 
 func (g *groups) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, pgx.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	g.alone.Add(1)
+	if g.stopped != nil {
+		select {
+		case g.entered <- struct{}{}:
+		default:
+		}
+		<-g.stopped
+	}
 	return g.Store.RunTx(ctx, req, keep, fn)
 }
 
@@ -63,5 +72,35 @@ func TestConcurrentOutcomesShareATransaction(t *testing.T) {
 				t.Errorf("%d outcomes were inserted together, in %d transactions", back.keys.Load(), back.together.Load())
 			}
 		})
+	}
+}
+
+// SQL answers no insertion. Callers give up, and must not leave their outcomes in the queue.
+func TestInsertionsOfEndedCallsAreNotQueued(t *testing.T) {
+	const busy, gone = 4, 100
+	back := &groups{Store: openPostgres(t, rig.Postgres(t).Database(t)), stopped: make(chan struct{}), entered: make(chan struct{}, busy)}
+	s := over(t, openRedis(t, dial(t, rig.Redis(t).Addr())), back, tier.Options{})
+	var wg sync.WaitGroup
+	settle := func(ctx context.Context, i int) {
+		c := mustClaim(t, s, request(fmt.Sprint("queued ", i))).Claim()
+		wg.Go(func() { _ = s.Settle(ctx, c, completed("x"), keep) })
+	}
+	for i := range busy {
+		settle(t.Context(), i)
+	}
+	for range busy {
+		<-back.entered
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range gone {
+		settle(ctx, busy+i)
+	}
+	time.Sleep(200 * time.Millisecond) // most of them are queued
+	cancel()
+	time.Sleep(200 * time.Millisecond) // their calls end
+	close(back.stopped)
+	wg.Wait()
+	if n := back.keys.Load(); n > 0 {
+		t.Errorf("%d insertions of calls that had ended were still queued", n)
 	}
 }
