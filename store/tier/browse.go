@@ -97,6 +97,9 @@ func (s *Store) browseBack(ctx context.Context, q store.Query, after string) (st
 // Expire implements store.Browser. It removes the result from both stores.
 func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	row, hot, err := s.stored(ctx, c)
+	if errors.Is(err, store.ErrDamaged) {
+		return s.expireDamaged(ctx, c)
+	}
 	if err != nil {
 		return err
 	}
@@ -106,4 +109,20 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 		}
 	}
 	return s.back.Expire(ctx, row)
+}
+
+// expireDamaged is Expire of a record that one of the stores cannot read. c has the fence of that record.
+func (s *Store) expireDamaged(ctx context.Context, c store.Claim) error {
+	err := s.back.Expire(ctx, c)
+	if errors.Is(err, store.ErrFenced) {
+		return s.front.Expire(ctx, c)
+	}
+	if err != nil {
+		return err
+	}
+	hot, err := s.front.Read(ctx, c.ID)
+	if err != nil || !hot.State.Settled() {
+		return err
+	}
+	return s.front.Expire(ctx, hot.Claim())
 }

@@ -120,7 +120,7 @@ func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, erro
 	switch {
 	case err != nil:
 		return store.Record{}, err
-	case stands.State.Settled() && (stands.Owner != rec.Owner || !stands.Gone):
+	case stands.State.Settled() && !same(stands, rec):
 		return stands, nil // rec is being removed: see drop
 	case stands.State.Settled():
 		rec.ForgetAt = rec.SettledAt.Add(stands.ForgetAt.Sub(stands.SettledAt))

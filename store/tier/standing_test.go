@@ -109,6 +109,29 @@ func TestClaimThatSQLDidNotConfirmIsNotCalledUndone(t *testing.T) {
 	}
 }
 
+func TestExpireReplacesARecordThatCannotBeRead(t *testing.T) {
+	for name, hot := range map[string]time.Duration{"in SQL": time.Millisecond, "in both stores": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t, tier.Options{Hot: hot})
+			req := request("damaged")
+			mustSettle(t, s, mustClaim(t, s, req).Claim(), "first")
+			if hot == time.Millisecond {
+				stettest.Eventually(t, "the outcome to leave Redis", func() bool { return mustRead(t, s.front, req.ID).State == store.None })
+			}
+			rec := mustRead(t, s.back, req.ID)
+			if _, err := s.back.DB().Exec("UPDATE stet_records SET fingerprint = x'' WHERE id = ?", req.ID[:]); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Expire(t.Context(), rec.Claim()); err != nil {
+				t.Errorf("Expire: %v", err)
+			}
+			if rec := mustRead(t, s, req.ID); rec.State != store.Failed || !rec.Gone {
+				t.Errorf("the damaged record is now %v; want failed, without a result", rec.State)
+			}
+		})
+	}
+}
+
 // redis sends a command to the server of the claims.
 func (s *stand) redis(t *testing.T, args ...string) any {
 	t.Helper()
