@@ -109,11 +109,7 @@ func (sw *sweep) one(ctx context.Context, place string) {
 		sw.bad.add(store.Claim{ID: id, Fence: v.stat.Czxid}, err)
 		return
 	case s.place(v.node) != place: // of an earlier state
-		ops := []any{&zk.DeleteRequest{Path: place, Version: -1}}
-		if v.exists {
-			ops = append(ops, &zk.CheckVersionRequest{Path: s.path(id), Version: v.stat.Version})
-		}
-		_, err = s.multi(ctx, ops)
+		err = s.unlist(ctx, v, place)
 	default:
 		w, did = sw.plan(v)
 	}
@@ -132,6 +128,18 @@ func (sw *sweep) one(ctx context.Context, place string) {
 	if sw.left--; did != nil {
 		*did++
 	}
+}
+
+// unlist removes a place that is not that of the record, unless the record has changed. The read can be
+// older than the place, if the session has ended since.
+func (s *Store) unlist(ctx context.Context, v view, place string) error {
+	record := s.path(v.id)
+	ops := []any{&zk.CheckVersionRequest{Path: record, Version: v.stat.Version}}
+	if !v.exists {
+		ops = []any{&zk.CreateRequest{Path: record, Acl: s.acl}, &zk.DeleteRequest{Path: record, Version: -1}}
+	}
+	_, err := s.multi(ctx, append(ops, &zk.DeleteRequest{Path: place, Version: -1}))
+	return err
 }
 
 // plan returns the due change of a record, and the number to count it in.
