@@ -44,6 +44,28 @@ func TestRedisThatLostASettleHasNoOtherOutcome(t *testing.T) {
 	s.mustReplay(t, "after the repetition", req, "first")
 }
 
+func TestPendingOutcomeIsNotReturnedIfSQLHasAnother(t *testing.T) {
+	for name, read := range map[string]func(*stand, store.ClaimRequest) (store.Record, error){
+		"Claim": func(s *stand, req store.ClaimRequest) (store.Record, error) {
+			return s.Claim(t.Context(), byAnother(req))
+		},
+		"Read": func(s *stand, req store.ClaimRequest) (store.Record, error) { return s.Read(t.Context(), req.ID) },
+	} {
+		s := newStand(t, tier.Options{})
+		req := request("pending")
+		c := mustClaim(t, s, req).Claim()
+		s.loseSettle(t, c, "first")
+		s.back.insert = down
+		if err := s.Settle(t.Context(), c, completed("second"), keep); !errors.Is(err, errDown) {
+			t.Errorf("Settle while SQL is down: %v", err)
+		}
+		s.back.insert = nil
+		if rec, err := read(s, req); err != nil || string(rec.Result.Body) != "first" {
+			t.Errorf("%s returned the result %q, %v; want the first", name, rec.Result.Body, err)
+		}
+	}
+}
+
 func TestRedisThatLostASettleRepeatsIt(t *testing.T) {
 	s := newStand(t, tier.Options{})
 	req := request("repeated")
