@@ -80,7 +80,14 @@ func TestReleaseDoesNotHideAnOutcomeInSQL(t *testing.T) {
 	req := request("released")
 	c := mustClaim(t, s, req).Claim()
 	s.loseSettle(t, c, "first")
-	_ = s.Release(t.Context(), c, keep)
+	if err := s.Release(t.Context(), c, keep); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("Release of a settled operation: %v; want ErrFenced", err)
+	}
+	s.back.read = down
+	if err := s.Release(t.Context(), c, keep); err != nil {
+		t.Errorf("Release while SQL is down: %v", err)
+	}
+	s.back.read = nil
 	if rec := mustRead(t, s, req.ID); rec.State != store.Completed {
 		t.Errorf("after a release, Read returns %v; want the outcome in SQL", rec.State)
 	}

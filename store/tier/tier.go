@@ -110,6 +110,10 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
+	// Redis can have lost the settle. If SQL is down, a later call finds the outcome.
+	if stands, err := s.back.Read(ctx, c.ID); err == nil && stands.State.Settled() {
+		return store.ErrFenced
+	}
 	return s.front.Release(ctx, c, keep)
 }
 
