@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { code } from './errors.js';
 import { grants, migrationOptions, migrations } from './migrations.js';
-import { literal, quote } from './statements.js';
+import { functionName, literal, quote } from './statements.js';
 
 const tries = 60;
 const pause = 1000; // milliseconds
@@ -44,7 +44,7 @@ async function inside(client) {
 }
 
 async function transaction(client, fn) {
-  await client.query('BEGIN');
+  await client.query('BEGIN ISOLATION LEVEL READ COMMITTED'); // at a higher level, versionOf would read from before the lock
   try {
     const result = await fn();
     await client.query('COMMIT');
@@ -53,6 +53,20 @@ async function transaction(client, fn) {
     await client.query('ROLLBACK').catch(() => {});
     throw error;
   }
+}
+
+// checkRole rejects if the role cannot begin an operation: GRANT by a role without the right to grant is only a warning.
+async function checkRole(client, o) {
+  const { rows: [{ may }] } = await client.query(`SELECT pg_catalog.has_function_privilege(${literal(o.role)}, ${literal(functionName(o, 'begin_raw'))}::regproc::oid, 'EXECUTE') AS may`);
+  if (!may) throw new Error(`stet: the rights of ${o.role} were not granted; migrate as the owner of ${o.schema}.${o.table}`);
+}
+
+// keepingLockTimeout restores the caller's lock_timeout, which the steps set until the end of the transaction.
+async function keepingLockTimeout(client, fn) {
+  const { rows: [{ was }] } = await client.query("SELECT pg_catalog.current_setting('lock_timeout') AS was");
+  const done = await fn(client);
+  await client.query(`SET LOCAL lock_timeout = ${literal(was)}`);
+  return done;
 }
 
 /**
@@ -73,10 +87,11 @@ export async function migrate(client, options) {
       });
     }
     for (const grant of grants(o)) await connection.query(grant);
+    if (o.role !== undefined) await checkRole(connection, o);
     return { from, version: steps.length };
   };
   return connected(client, async (connection) => {
-    if (await inside(connection)) return apply(connection);
+    if (await inside(connection)) return keepingLockTimeout(connection, apply);
     for (let n = 1; ; n++) {
       try {
         return await transaction(connection, () => apply(connection));

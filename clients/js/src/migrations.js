@@ -80,5 +80,6 @@ export function migrationSQL({ transaction = true, ...options } = {}) {
   const [begin, commit] = transaction ? ['BEGIN;\n', 'COMMIT;\n'] : ['', ''];
   const steps = migrations(options).map((step) =>
     `-- ${name}, step ${step.version} ${step.name}, up\n${begin}${step.lock};\n\n${step.up.trim()}\n${commit}`);
-  return steps.concat(grants(options).map((grant) => `${grant};\n`)).join('');
+  const unset = transaction ? [] : ['SET LOCAL lock_timeout TO DEFAULT;\n']; // or it would apply to later migrations of the transaction
+  return steps.concat(unset, grants(options).map((grant) => `${grant};\n`)).join('');
 }

@@ -111,3 +111,36 @@ test('the script runs as one text, as Prisma runs the file of a migration', asyn
     assert.deepEqual(rows, [{ may: true }]);
   }
 });
+
+test('in a transaction of the caller, its lock_timeout stays', async () => {
+  for (const work of [(client, of) => migrate(client, of), (client, of) => client.query(migrationSQL({ ...of, transaction: false }))]) {
+    const client = await owner.connect();
+    await client.query('BEGIN');
+    await work(client, { schema: fresh() });
+    const { rows } = await client.query('SHOW lock_timeout');
+    await client.query('ROLLBACK');
+    client.release();
+    assert.deepEqual(rows, [{ lock_timeout: '0' }]);
+  }
+});
+
+test('a role that cannot grant the rights is an error, and not a warning', async (t) => {
+  const schema = fresh(), role = `${schema}_clerk`;
+  await migrate(owner, { schema });
+  await owner.query(`CREATE ROLE ${role} LOGIN; GRANT USAGE ON SCHEMA ${schema} TO ${role}; GRANT SELECT ON ${schema}.records_schema TO ${role}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA ${schema} TO ${role}`);
+  const url = new URL(process.env.STET_OWNER);
+  url.username = role;
+  const clerk = new pg.Pool({ connectionString: url.href });
+  t.after(async () => { await clerk.end(); await owner.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`); });
+  await assert.rejects(migrate(clerk, { schema, role: 'stranger' }), /rights of stranger were not granted/);
+  await migrate(owner, { schema, role: 'stranger' });
+  await migrate(clerk, { schema, role: 'stranger' });
+});
+
+test('concurrent callers migrate once at any default isolation level', async (t) => {
+  const schema = fresh();
+  const strict = new pg.Pool({ connectionString: process.env.STET_OWNER, options: '-c default_transaction_isolation=serializable' });
+  t.after(() => strict.end());
+  const done = await Promise.all(Array.from({ length: 4 }, () => migrate(strict, { schema })));
+  assert.deepEqual(done.map(({ from }) => from).sort(), [0, steps, steps, steps]);
+});
