@@ -35,8 +35,7 @@ export async function operation(client, options, fn) {
   const { tx } = begun;
   try {
     const result = await finished(tx, o, (async () => fn({ client: tx.client, scope: named.scope, key: named.key }))());
-    const body = result === undefined ? undefined : JSON.stringify(result);
-    if (result !== undefined && body === undefined) throw new TypeError('stet: the result of the function cannot be written as JSON');
+    const body = result === undefined ? undefined : written(result, 'the result of the function');
     if (!tx.used) logOnce(o, `${named.name || 'an operation'} never used its client, so its writes are a commit of their own, and a crash between the two makes a retry write again: write by op.client`);
     return await committed(o, tx, { contentType: body === undefined ? null : type, body: Buffer.from(body ?? '') }, false);
   } catch (error) {
@@ -80,8 +79,10 @@ function read({ state, status, contentType, body }) {
   if (state === 'failed' || status >= 400) throw failureOf(contentType, body);
   if (body.length === 0) return { value: undefined };
   const json = /^application\/(?:[^;]+\+)?json *(?:;|$)/i.test(contentType ?? '');
-  if (!json) throw new OperationError('result-unreadable', { detail: 'another adapter has stored the outcome, and it is not JSON', execution: 'executed' });
-  return { value: JSON.parse(body) };
+  try {
+    if (json) return { value: JSON.parse(body) };
+  } catch { /* it is compressed, or no JSON in spite of its type */ }
+  throw new OperationError('result-unreadable', { detail: 'another adapter has stored the outcome, and it is not JSON', execution: 'executed' });
 }
 
 function failureOf(contentType, body) {
@@ -111,10 +112,27 @@ function name(client, { scope, key, payload, name: label = '', ref = '', ...rest
 // fingerprintOf is that of the bytes or the text, or of the canonical JSON of another value.
 function fingerprintOf(payload) {
   if (payload === undefined) return none;
-  if (typeof payload === 'string' || payload instanceof Uint8Array) return fingerprint([payload]);
-  const text = JSON.stringify(payload);
-  if (text === undefined) throw new TypeError('stet: the option payload cannot be written as JSON');
-  return fingerprint([canonical(type, Buffer.from(text))], 2);
+  if (typeof payload === 'string') return fingerprint([payload]);
+  if (ArrayBuffer.isView(payload)) return fingerprint([Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength)]);
+  if (payload instanceof ArrayBuffer) return fingerprint([Buffer.from(payload)]);
+  return fingerprint([canonical(type, Buffer.from(written(payload, 'the option payload')))], 2);
+}
+
+// plain reports whether an object has no class, in any realm.
+function plain(object) {
+  const prototype = Object.getPrototypeOf(object);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
+}
+
+// written is the JSON of a value. JSON.stringify writes a Map, a Set and a Blob as {}, so that any two would be equal.
+function written(value, what) {
+  const wrong = (of = what) => new TypeError(`stet: ${of} cannot be written as JSON`);
+  const text = JSON.stringify(value, (_, part) => {
+    if (part !== null && typeof part === 'object' && !Array.isArray(part) && Object.keys(part).length === 0 && !plain(part)) throw wrong(`${what} has a ${part.constructor?.name}, and it`);
+    return part;
+  });
+  if (text === undefined) throw wrong();
+  return text;
 }
 
 // poolOf is a pool, or a Client as a pool of one.

@@ -238,3 +238,22 @@ test('no logged line has a key, a payload or a claim', async () => {
   await call(randomUUID(), pay, { schema: 'nowhere' }).catch(() => {});
   for (const line of lines) for (const word of [key, 'secret', 'c1.']) assert.ok(!line.includes(word), line);
 });
+
+test('bytes of each type are compared, and a value that JSON writes as {} is refused', async () => {
+  const key = randomUUID(), bytes = (text) => new TextEncoder().encode(text);
+  await call(key, pay, { payload: bytes('one').buffer });
+  for (const payload of ['one', bytes('one'), new DataView(bytes('one').buffer)]) assert.equal((await call(key, pay, { payload })).replayed, true);
+  await assert.rejects(call(key, pay, { payload: bytes('two').buffer }), reason('mismatch', 'not executed'));
+  for (const payload of [new Map([['amount', 1]]), { in: new Set([1]) }, new Blob(['x'])]) await assert.rejects(call(randomUUID(), pay, { payload }), /TypeError: stet: the option payload has a/);
+  const lost = randomUUID();
+  await assert.rejects(call(lost, async (op) => { await charge(op); return new Map(); }), /TypeError: stet: the result of the function has a Map/);
+  assert.equal(await charges(lost), 0);
+  assert.deepEqual((await call(randomUUID(), async (op) => { await charge(op); return { none: {}, list: [], bare: Object.create(null) }; }, { payload: {} })).value, { none: {}, list: [], bare: {} });
+});
+
+test('an outcome that is no JSON in spite of its type is unreadable', async () => {
+  const key = randomUUID();
+  await call(key, pay);
+  await change(key, "body = '\\x1f8b08'");
+  await assert.rejects(call(key, pay), reason('result-unreadable', 'executed'));
+});
