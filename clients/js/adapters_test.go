@@ -66,3 +66,11 @@ func suite(t *testing.T, packages []string, frameworks, file string, want int) {
 	env := []string{"STET_FRAMEWORKS=" + frameworks, "STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_PROGRAM=" + rig.Stet(t)}
 	nodeTests(t, dir, env, want, filepath.Join("test", file+".test.js"))
 }
+
+// Koa and Hono return their responses. Nothing else may be sent.
+func TestKoaAndHonoSendWhatIsStored(t *testing.T) {
+	t.Parallel()
+	dir := install(t, newest...)
+	_, url := ledger(t)
+	nodeTests(t, dir, []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url}, 10, filepath.Join("test", "values", "*.test.js"))
+}

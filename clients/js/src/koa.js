@@ -24,22 +24,24 @@ export function idempotency(options) {
       operation.fingerprint = fingerprinted(o, req, ctx.originalUrl, got.body);
       const base = o.sidecar ? {} : before;
       let thrown;
+      const guard = guarded(res);
       const run = async (client) => {
         await (async () => handler(ctx, client))().catch((error) => { throw thrown = error; });
-        if (ctx.respond === false || ctx.headerSent) throw new Error('stet: a protected handler must write its response to ctx.body');
+        if (ctx.respond === false || ctx.headerSent || guard.written) throw new Error('stet: a protected handler must write its response to ctx.body');
         return responseOf(ctx, base);
       };
       let result;
       try {
         result = await exchange({ options: o, operation, req, call: req, handler: run });
       } catch (error) {
+        guard.remove();
         restore(res, before);
         if (error === thrown) refusal({ options: o, operation, req }, new Capture(res, base), (what) => send(res, what));
         throw error;
       }
+      guard.remove();
       if (result.answer !== undefined) return answer(ctx, result.answer, before);
-      release(ctx, result.response.body);
-      if (result.expires !== undefined) ctx.set('Idempotency-Expires', result.expires);
+      release(ctx, result);
     };
   };
 }
@@ -84,16 +86,33 @@ async function responseOf(ctx, before) {
   }
   const header = { ...ctx.res.getHeaders() };
   delete header['idempotency-expires']; // of another operation
-  return heldBack({ status: ctx.status, header, ...bytes }, before);
+  return { ...heldBack({ status: ctx.status, header, ...bytes }, before), message: ctx.message };
 }
 
-// release sets the bytes of the response that was held back.
-function release(ctx, bytes) {
-  const { status, message } = ctx;
-  ctx.remove('Idempotency-Expires');
+// release sets the response that was held back. Changes since then have no effect.
+function release(ctx, { response: { status, message, header, body }, expires }) {
+  restore(ctx.res, header);
   ctx.status = status;
   ctx.message = message;
-  if (![204, 205, 304].includes(status)) ctx.body = bytes;
+  if (![204, 205, 304].includes(status)) ctx.body = body;
+  if (header['content-type'] === undefined) ctx.remove('Content-Type'); // ctx.body has set one
+  if (expires !== undefined) ctx.set('Idempotency-Expires', expires);
+}
+
+const writes = ['write', 'end', 'writeHead', 'flushHeaders'];
+
+// guarded ignores writes to Node's response, which would be sent before the commit. They do not throw: a stream that is piped
+// there would end the process.
+function guarded(res) {
+  const were = writes.map((name) => [name, Object.getOwnPropertyDescriptor(res, name)]);
+  const guard = { written: false, remove() {
+    for (const [name, was] of were) {
+      delete res[name];
+      if (was !== undefined) Object.defineProperty(res, name, was);
+    }
+  } };
+  for (const name of writes) Object.defineProperty(res, name, { configurable: true, writable: true, value: () => { guard.written = true; return name === 'write' || res; } });
+  return guard;
 }
 
 // answer sets stet's answer, with the fields that others had set before.

@@ -17,7 +17,7 @@ export function idempotency(options) {
       const req = requestOf(request);
       const target = targetOf(request);
       const { operation, refusal } = await named(o, request, req, `${request.method} ${target.replace(/\?.*/s, '')}`);
-      const got = refusal === undefined ? await readBody(o, request.clone()) : { refusal };
+      const got = refusal === undefined ? await readBody(o, request.bodyUsed ? request : request.clone()) : { refusal };
       if (got.refusal !== undefined) return responseOf(got.refusal);
       operation.fingerprint = fingerprinted(o, req, target, got.body);
       const run = async (client) => {

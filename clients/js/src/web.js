@@ -20,7 +20,12 @@ export function fieldsOf(headers) {
 }
 
 /** Reads the body of a request up to the limit of the options: { body } or { refusal }. */
-export async function readBody({ maxBody, problemBase }, request) {
+export async function readBody({ maxBody, problemBase, sidecar, log }, request) {
+  if (request.bodyUsed) {
+    if (sidecar) return { body: Buffer.alloc(0) }; // which has compared the requests
+    log('the request\'s body was read before this handler, so requests cannot be compared; nothing was executed. Read it in this handler, or in middleware after stet.');
+    return { refusal: problem('misconfigured', { base: problemBase }) };
+  }
   const refusal = (type, detail) => ({ refusal: problem(type, { base: problemBase, detail }) });
   const tooLarge = () => refusal('body-too-large', `The request body is larger than ${maxBody} bytes.`);
   if (Number(request.headers.get('content-length') ?? 0) > maxBody) return tooLarge();
