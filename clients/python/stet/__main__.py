@@ -101,7 +101,7 @@ def _run(of: argparse.Namespace) -> None:
     migrations = Migrations(of.schema, of.table)
     name = f"{of.schema}.{of.table}"
     if of.command == "sql":
-        rights = grants(of.schema, of.table, quoted(of.role), of.mode) if of.role else []
+        rights = grants(of.schema, of.table, quoted(of.role), of.mode) if of.role is not None else []
         print(migrations.script() + "".join(f"{grant};\n" for grant in rights), end="")
     elif of.command == "status":
         applied = _open(of.dsn).applied(migrations)

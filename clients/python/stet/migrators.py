@@ -66,7 +66,7 @@ class _SQLAlchemy(_Base):
             yield
 
     async def script(self, sql: str) -> None:
-        self._connection.exec_driver_sql("SELECT 1")  # some drivers of asyncio begin the transaction at a statement
+        self._connection.exec_driver_sql("SHOW lock_timeout")  # some drivers of asyncio begin the transaction at a statement; this one reads no data
         pool = self._connection.connection
         driver = getattr(pool, "driver_connection", None) or pool
         if inspect.iscoroutinefunction(getattr(driver, "execute", None)):
@@ -78,7 +78,7 @@ class _SQLAlchemy(_Base):
             cursor.execute(sql)
 
     async def row(self, sql: str) -> tuple[Any, ...]:
-        return tuple(self._connection.exec_driver_sql(sql).one())
+        return tuple(self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True}).one())  # % of a name is no parameter
 
 
 class _Waiting(_Base):

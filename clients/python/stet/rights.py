@@ -12,6 +12,8 @@ def quoted(name: str) -> str:
 
 def grants(schema: str, table: str, role: str, mode: str = "functions", emit: bool = True) -> list[str]:
     """The statements that give a role the rights of a mode of Options, with emit also those for messages. Names are SQL."""
+    if role in ("", '""') or mode not in ("functions", "statements"):
+        raise ValueError(f"stet: role is {role!r} and mode {mode!r}; role must be a name, and mode 'functions' or 'statements'")
     prefix = "stet_" if table == "records" else table + "_"
     functions = ["begin_raw", "settle_raw", *(["settle", "emit"] if emit else [])]
     named = ", ".join(f"{_name(schema)}.{_name(prefix + name)}" for name in functions)

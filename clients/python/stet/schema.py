@@ -99,21 +99,43 @@ class Migrations:
         (times,) = await migrator.row(f"SELECT json_object_agg(version, to_char(applied_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS'))::text FROM {self._versions}")
         return {int(version): datetime.fromisoformat(at) for version, at in json.loads(times).items()}
 
-    async def up(self, migrator: Migrator, after: list[str]) -> int:
-        """Applies the steps that are missing, and then other statements, in one transaction. Returns how many steps."""
+    async def up(self, migrator: Migrator, role: str | None, mode: str) -> int:
+        """Applies the steps that are missing, and grants a role the rights of a mode, in one transaction. Returns how many steps."""
+        rights = [] if role is None else grants(self.schema, self.table, quoted(role), mode)
         for attempt in range(1, _TRIES + 1):
             try:
                 async with migrator.transaction():
+                    if not migrator.joined:
+                        await migrator.script("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # above, version would read from before the lock
                     await migrator.script(self.lock)
+                    timeout = await self._transaction(migrator)
                     missing = self.steps[await self.version(migrator):]
-                    for sql in [*(step.up for step in missing), *after]:
+                    for sql in [*(step.up for step in missing), *rights]:
                         await migrator.script(sql)
+                    if role is not None:
+                        await self._granted(migrator, role)
+                    await migrator.script(f"SET LOCAL lock_timeout = {_literal(timeout)}")  # the rest of a joined transaction is the caller's
                     return len(missing)
             except Exception as error:
                 if _code(error) != _LOCK_NOT_IN_TIME or migrator.joined or attempt == _TRIES:
                     raise
             await migrator.pause(_PAUSE)
         raise AssertionError
+
+    async def _transaction(self, migrator: Migrator) -> str:
+        """The lock_timeout of the transaction. Two statements of one have the same number."""
+        now = "SELECT pg_catalog.txid_current()::text, pg_catalog.current_setting('lock_timeout')"
+        (number, timeout), (again, _) = await migrator.row(now), await migrator.row(now)
+        if number != again:
+            raise RuntimeError("stet: the connection commits each statement (AUTOCOMMIT), so the steps would not be one transaction: pass a connection with another isolation level")
+        return str(timeout)
+
+    async def _granted(self, migrator: Migrator, role: str) -> None:
+        """GRANT by a role without the right to grant is only a warning."""
+        function = f"{quoted(self.schema)}.{quoted(('stet' if self.table == 'records' else self.table) + '_begin_raw')}"
+        may = await migrator.row(f"SELECT pg_catalog.has_function_privilege({_literal(role)}, {_literal(function)}::regproc::oid, 'EXECUTE')")
+        if not may[0]:
+            raise RuntimeError(f"stet: the rights of {role} were not granted: migrate as the owner of {self.schema}.{self.table}")
 
 
 def _code(error: BaseException) -> str:
@@ -131,10 +153,11 @@ def migrate(connection: Any, *, schema: str = "stet", table: str = "records", ro
     connection is one of psycopg 3, SQLAlchemy or Django. Its role can create a schema. All steps are one transaction, which this
     function commits. If the connection is in a transaction already, that transaction commits the steps. Any number of processes may call this
     at a time. role is the role of the service: it is granted the rights that the mode of its Options needs. If a long transaction
-    uses the tables, this function tries again for 3 minutes. Errors are those of the driver, and RuntimeError if the tables are newer than the package.
+    uses the tables, this function tries again for 3 minutes. Errors are those of the driver. It raises RuntimeError if the tables are newer than
+    the package, if the connection commits each statement, or if the role was not granted its rights.
     """
     migrations = Migrations(schema, table)
-    return call(migrations.up(blocking(connection), grants(schema, table, quoted(role), mode) if role else []))
+    return call(migrations.up(blocking(connection), role, mode))
 
 
 async def amigrate(connection: Any, *, schema: str = "stet", table: str = "records", role: str | None = None, mode: str = "functions") -> int:
@@ -142,4 +165,4 @@ async def amigrate(connection: Any, *, schema: str = "stet", table: str = "recor
     if hasattr(connection, "run_sync"):
         return int(await connection.run_sync(lambda plain: migrate(plain, schema=schema, table=table, role=role, mode=mode)))
     migrations = Migrations(schema, table)
-    return await migrations.up(waiting(connection), grants(schema, table, quoted(role), mode) if role else [])
+    return await migrations.up(waiting(connection), role, mode)

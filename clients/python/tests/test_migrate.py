@@ -106,6 +106,57 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
             with self.assertRaisesRegex(RuntimeError, f"version {STEPS + 1}, and this package knows versions up to {STEPS}"):
                 stet.migrate(connection, schema="newer")
 
+    async def test_a_connection_that_commits_each_statement_is_refused(self) -> None:
+        engine, waiting = create_engine(PLAIN, isolation_level="AUTOCOMMIT"), create_async_engine(ASYNC, isolation_level="AUTOCOMMIT")
+        self.addCleanup(engine.dispose)
+        self.addAsyncCleanup(waiting.dispose)
+        with engine.connect() as connection, self.assertRaisesRegex(RuntimeError, "AUTOCOMMIT"):
+            stet.migrate(connection, schema="autocommit")
+        async with waiting.connect() as joined:
+            with self.assertRaisesRegex(RuntimeError, "AUTOCOMMIT"):
+                await stet.amigrate(joined, schema="autocommit")
+        self.assertEqual(self.ledger.connection.execute("SELECT FROM pg_namespace WHERE nspname = 'autocommit'").fetchall(), [])
+
+    def test_the_lock_timeout_of_a_joined_transaction_stays(self) -> None:
+        with psycopg.connect(database_url()) as connection:
+            connection.execute("SET LOCAL lock_timeout = '7s'")
+            stet.migrate(connection, schema="timeout")
+            self.assertEqual(connection.execute("SHOW lock_timeout").fetchone(), ("7s",))
+
+    def test_concurrent_callers_migrate_once_at_any_default_isolation_level(self) -> None:
+        applied: list[int] = []
+
+        def work() -> None:
+            engine = create_engine(PLAIN, isolation_level="SERIALIZABLE")
+            with psycopg.connect(database_url(), options="-c default_transaction_isolation=serializable") as plain, engine.connect() as connection:
+                applied.extend((stet.migrate(plain, schema="strict"), stet.migrate(connection, schema="strict")))
+            engine.dispose()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(applied), [0] * 5 + [STEPS])
+
+    def test_a_role_that_cannot_be_granted_its_rights_is_an_error(self) -> None:
+        with psycopg.connect(database_url()) as connection:
+            stet.migrate(connection, schema="clerks")
+            connection.execute("""DO $$ BEGIN CREATE ROLE clerk LOGIN; CREATE ROLE stranger; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+                GRANT USAGE ON SCHEMA clerks TO clerk; GRANT SELECT ON clerks.records_schema TO clerk; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA clerks TO clerk""")
+        with psycopg.connect(database_url(), user="clerk") as clerk, self.assertRaisesRegex(RuntimeError, "rights of stranger were not granted"):
+            stet.migrate(clerk, schema="clerks", role="stranger")
+        with psycopg.connect(database_url()) as connection:
+            for wrong in ({"role": ""}, {"role": "shop", "mode": "statement"}):
+                with self.assertRaises(ValueError):
+                    stet.migrate(connection, schema="clerks", **wrong)
+
+    def test_names_with_percent_signs_are_no_parameters(self) -> None:
+        engine = create_engine(PLAIN)
+        self.addCleanup(engine.dispose)
+        with engine.connect() as connection:
+            self.assertEqual([stet.migrate(connection, schema="a%b", table="x%s") for _ in range(2)], [STEPS, 0])
+
     async def test_a_connection_of_another_kind_is_an_error(self) -> None:
         with self.assertRaisesRegex(TypeError, "for asyncio use amigrate"):
             stet.migrate(object())
