@@ -43,7 +43,7 @@ export async function exchange({ options, operation, req, call, handler }) {
 export function heldBack({ status, header, body, over }, before) {
   const field = (name) => (header[name] === undefined ? undefined : String(header[name]));
   const declared = header['content-length'];
-  return { status, headers: stored(header, before), contentType: field('content-type') ?? null, body, over, field, header,
+  return { status, headers: stored(header, before), contentType: field('content-type') ?? null, body, over: over || body.length > maxHeld, field, header,
     cut: body.length > 0 && declared !== undefined && Number(declared) !== body.length };
 }
 

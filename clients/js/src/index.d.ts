@@ -115,6 +115,13 @@ export interface Operation {
   key: string;
 }
 
+/** A value as JSON.parse returns it: a Date is a string. */
+export type Stored<T> = unknown extends T ? T
+  : T extends { toJSON(): infer J } ? Stored<J>
+  : T extends string | number | boolean | null | undefined | void ? T
+  : T extends bigint | symbol | ((...args: any[]) => unknown) ? never
+  : { [K in keyof T]: Stored<T[K]> };
+
 /**
  * Runs fn once for a scope and a key. One commit has the writes of op.client and the result. Every later call resolves to that
  * result, as JSON.parse returns it, also in another process. The first call resolves to the same.
@@ -124,7 +131,7 @@ export interface Operation {
  *
  * client is a Pool, or a Client without an open transaction. After a timeout that Client is ended.
  */
-export function operation<T>(client: Pool | ClientBase, options: OperationOptions, fn: (op: Operation) => T | Promise<T>): Promise<{ value: T; replayed: boolean }>;
+export function operation<T>(client: Pool | ClientBase, options: OperationOptions, fn: (op: Operation) => T | Promise<T>): Promise<{ value: Stored<T>; replayed: boolean }>;
 
 /** Why an operation has no value to return. */
 export class OperationError extends Error {

@@ -32,3 +32,14 @@ const paid: string = value.payment, again: boolean = replayed;
 void [paid, again];
 // @ts-expect-error: a key is required
 await operation(pool, { scope: 'acct_1' }, () => 1);
+
+const { value: result } = await operation(new pg.Pool(), { scope: 'a', key: 'k' }, async () => ({ at: new Date(), list: [{ n: 1, none: undefined }] as const, maybe: null as { id: string } | null }));
+const at: string = result.at, listed: 1 = result.list[0].n, id: string | undefined = result.maybe?.id;
+console.log(at, listed, id);
+const { value: anything } = await operation(new pg.Pool(), { scope: 'a', key: 'k' }, async (op) => (await op.client.query('SELECT 1')).rows[0]);
+console.log(anything.column);
+const { value: nothing } = await operation(new pg.Pool(), { scope: 'a', key: 'k' }, async () => {});
+console.log(nothing satisfies void);
+// @ts-expect-error: JSON has no Date
+const date: Date = result.at;
+console.log(date);

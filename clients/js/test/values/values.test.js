@@ -77,6 +77,13 @@ test('Koa: a response that is written to ctx.res is not sent, and is rolled back
   }
 });
 
+test('Koa: a text of more than 16 MiB is rolled back, as a stream is', async (t) => {
+  for (const body of ['x'.repeat((16 << 20) + 1), Readable.from([Buffer.alloc(16 << 20), Buffer.alloc(1)])]) {
+    const url = await withKoa(t, (ctx) => { ctx.body = body; }), key = randomUUID();
+    assert.deepEqual([(await post(url, { key })).type, await charges(key)], ['response-too-large', 0]);
+  }
+});
+
 test('Hono: a body that was read before stet is refused and logged, because requests cannot be compared', async (t) => {
   const logged = [], app = new Hono();
   app.use(async (c, next) => { await c.req.json(); await next(); });
