@@ -68,7 +68,7 @@ func suite(t *testing.T, packages []string, frameworks, file string, want int) {
 }
 
 // Koa and Hono return their responses. Nothing else may be sent.
-func TestKoaAndHonoSendWhatIsStored(t *testing.T) {
+func TestKoaAndHonoSendStoredResponses(t *testing.T) {
 	t.Parallel()
 	dir := install(t, newest...)
 	_, url := ledger(t)

@@ -129,7 +129,7 @@ export type Stored<T> = unknown extends T ? T
  * If fn throws, its writes are undone, the error is thrown, and a later call runs again. A PermanentError is stored: later calls
  * throw an OperationError with its message. Other OperationErrors have no value to return; see reason.
  *
- * client is a Pool, or a Client without an open transaction. After a timeout that Client is ended.
+ * client is a Pool, or a Client without an open transaction, which runs one operation at a time. After a timeout that Client is ended.
  */
 export function operation<T>(client: Pool | ClientBase, options: OperationOptions, fn: (op: Operation) => T | Promise<T>): Promise<{ value: Stored<T>; replayed: boolean }>;
 

@@ -139,8 +139,17 @@ function written(value, what) {
 function poolOf(client) {
   if (typeof client?.connect !== 'function') throw new TypeError('stet: operation needs a Pool or a Client of pg');
   if (typeof client.query !== 'function' || client.totalCount !== undefined) return client;
-  return { single: true, connect: async () => client };
+  let ended;
+  const connect = async () => {
+    const before = turns.get(client);
+    turns.set(client, new Promise((resolve) => { ended = resolve; }));
+    await before;
+    return client;
+  };
+  return { single: true, connect, release: () => ended() };
 }
+
+const turns = new WeakMap(); // the end of the last operation of a Client: the next one waits for it
 
 const byLog = new WeakMap(); // the checked options by their settings: the intervals of each are read once
 const most = 100;

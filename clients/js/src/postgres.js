@@ -19,17 +19,32 @@ export async function begin(options, operation, mode = options.mode) {
   const pool = operation.pool ?? options.pool;
   const tx = new Transaction(options, operation, await pool.connect(), pool);
   try {
+    if (pool.single && await occupied(tx.connection)) {
+      tx.release(false);
+      throw wiring(occupiedText);
+    }
     tx.retention = await retention(options, tx.connection);
     await prepares(tx.connection);
     const row = await (operation.claim !== undefined ? tx.number() : mode === 'statements' ? tx.look() : tx.ask());
     if (row.action !== 'run') tx.rollback(); // the response does not wait for it
     else tx.watch();
-    if (tx.warned) throw wiring('the client has a transaction open; give operation a client without one, or the Pool');
+    if (tx.warned) throw wiring(occupiedText);
     return { ...row, tx };
   } catch (error) {
     tx.abandon();
     throw error;
   }
+}
+
+const occupiedText = 'the client has a transaction open; give operation a client without one, or the Pool';
+
+// occupied reports whether a Client has a transaction open. The warning of BEGIN does not come at each client_min_messages.
+async function occupied(connection) {
+  let state;
+  const ready = ({ status }) => { state = status; };
+  connection.connection?.on?.('readyForQuery', ready);
+  await connection.query('SELECT').finally(() => connection.connection?.off?.('readyForQuery', ready));
+  return state === 'T' || state === 'E';
 }
 
 const retentions = new WeakMap();
@@ -166,8 +181,9 @@ class Transaction {
     this.unwatch?.();
     connection.off('notice', this.notice);
     if (!destroy) connection.off('error', this.broken);
-    if (!this.pool.single) connection.release(destroy);
-    else if (destroy) connection.end().catch(() => {}); // it is the caller's
+    if (!this.pool.single) return connection.release(destroy);
+    if (destroy) connection.end().catch(() => {}); // it is the caller's
+    this.pool.release();
   }
 
   /** Ends the connection, and with it the transaction, as soon as the server notices. */

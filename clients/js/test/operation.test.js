@@ -257,3 +257,19 @@ test('an outcome that is no JSON in spite of its type is unreadable', async () =
   await change(key, "body = '\\x1f8b08'");
   await assert.rejects(call(key, pay), reason('result-unreadable', 'executed'));
 });
+
+test('a Client runs its operations one after the other, and refuses one in an open transaction, also without warnings', async (t) => {
+  const client = new pg.Client({ connectionString: process.env.STET_DATABASE, options: '-c client_min_messages=error' });
+  await client.connect();
+  t.after(() => client.end());
+  const keys = [1, 2, 3].map(() => randomUUID());
+  const done = await Promise.all(keys.map((key, i) => call(key, async (op) => { await sleep(10 * (3 - i)); return pay(op); }, {}, client)));
+  assert.deepEqual(done.map(({ replayed }) => replayed), [false, false, false]);
+  assert.deepEqual(await Promise.all(keys.map(async (key) => [(await call(key, pay, {}, client)).replayed, await charges(key)])), keys.map(() => [true, 1]));
+  const inside = randomUUID();
+  await client.query('BEGIN');
+  await client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [inside]);
+  await assert.rejects(call(randomUUID(), pay, {}, client), reason('misconfigured', 'not executed'));
+  await client.query('ROLLBACK');
+  assert.equal(await charges(inside), 0);
+});

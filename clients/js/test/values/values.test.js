@@ -47,7 +47,7 @@ const bodies = {
 };
 
 for (const [name, write] of Object.entries(bodies)) {
-  test(`Koa sends what is stored, and what it sends without stet: ${name}`, async (t) => {
+  test(`Koa sends the stored response, which equals that without stet: ${name}`, async (t) => {
     const url = await withKoa(t, write), key = randomUUID();
     const first = lasting(await post(url, { key }));
     assert.deepEqual(lasting(await post(url, { key })), first);
