@@ -7,8 +7,8 @@ import { finished, running, unended } from './running.js';
 
 /**
  * Runs or replays an operation. handler(client) resolves to the response of the handler, with thrown if the framework has made it
- * of an error. This resolves to { response, expires } if that response can be sent, else to { answer }. An error of the handler
- * is thrown again, after the rollback. call identifies the request.
+ * of an error. This resolves to { response, expires } if that response can be sent, else to { answer }, with late if the
+ * handler still runs. An error of the handler is thrown again, after the rollback. call identifies the request.
  */
 export async function exchange({ options, operation, req, call, handler }) {
   let begun;
@@ -28,7 +28,7 @@ export async function exchange({ options, operation, req, call, handler }) {
     return { response, ...await refused(context, response) };
   } catch (error) {
     const answer = unended(options, tx, error);
-    if (answer !== undefined) return { answer };
+    if (answer !== undefined) return { answer, late: true };
     await tx.rollback();
     throw error;
   } finally {

@@ -4,7 +4,7 @@ import { collected, exchange, heldBack } from './exchange.js';
 import { checked } from './options.js';
 import { problem } from './problem.js';
 import { fingerprinted, named, parsed, read } from './request.js';
-import { Capture, send } from './response.js';
+import { Capture, mute, send } from './response.js';
 import { nested } from './running.js';
 import { refusal } from './serve.js';
 
@@ -40,6 +40,12 @@ export function idempotency(options) {
         throw error;
       }
       guard.remove();
+      if (result.late) { // the handler could still change the response
+        ctx.respond = false;
+        restore(res, before);
+        send(res, result.answer);
+        return mute(res);
+      }
       if (result.answer !== undefined) return answer(ctx, result.answer, before);
       release(ctx, result);
     };

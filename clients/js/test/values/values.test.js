@@ -5,7 +5,7 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { after, test } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises';
 import { serve } from '@hono/node-server';
 import Router from '@koa/router';
 import { Hono } from 'hono';
@@ -25,10 +25,11 @@ async function listening(t, server) {
 }
 
 // withKoa is a service in which write makes the response.
-function withKoa(t, write) {
-  const protect = koa({ pool, scope: (ctx) => ctx.get('X-Account'), log: () => {} });
+function withKoa(t, write, options = {}) {
+  const protect = koa({ pool, scope: (ctx) => ctx.get('X-Account'), log: () => {}, ...options.stet });
   const app = new Koa(), router = new Router();
   app.silent = true;
+  app.use(async (ctx, next) => { await next(); await options.after; });
   router.post('/payments', protect(async (ctx, client) => {
     await client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [ctx.get('Idempotency-Key')]);
     return write(ctx);
@@ -67,6 +68,21 @@ test('Koa: changes of the response during the commit have no effect', async (t) 
   const first = lasting(await post(url, { key }));
   assert.deepEqual([first.status, first.headers['x-late']], [201, undefined]);
   assert.deepEqual(lasting(await post(url, { key })), first);
+});
+
+test('Koa: a handler that was rolled back for its time cannot send a response later', async (t) => {
+  let end;
+  const after = new Promise((resolve) => { end = resolve; });
+  const url = await withKoa(t, async (ctx) => {
+    await sleep(300);
+    [ctx.status, ctx.body] = [201, 'paid'];
+    ctx.res.end('paid');
+    end();
+  }, { stet: { timeout: 100 }, after });
+  const key = randomUUID();
+  const { status, type } = await post(url, { key });
+  assert.deepEqual([status, type, await charges(key)], [500, 'response-missing', 0]);
+  await after;
 });
 
 test('Koa: a response that is written to ctx.res is not sent, and is rolled back', async (t) => {
