@@ -125,10 +125,10 @@ function plain(object) {
 }
 
 // written is the JSON of a value. JSON.stringify writes a Map, a Set and a Blob as {}, so that any two would be equal.
-function written(value, what) {
-  const wrong = (of = what) => new TypeError(`stet: ${of} cannot be written as JSON`);
+function written(value, subject) {
+  const wrong = (of = subject) => new TypeError(`stet: ${of} cannot be written as JSON`);
   const text = JSON.stringify(value, (_, part) => {
-    if (part !== null && typeof part === 'object' && !Array.isArray(part) && Object.keys(part).length === 0 && !plain(part)) throw wrong(`${what} has a ${part.constructor?.name}, and it`);
+    if (part !== null && typeof part === 'object' && !Array.isArray(part) && Object.keys(part).length === 0 && !plain(part)) throw wrong(`${subject} has a ${part.constructor?.name}, and it`);
     return part;
   });
   if (text === undefined) throw wrong();
