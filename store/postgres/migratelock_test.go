@@ -70,3 +70,26 @@ func TestMigrateBehindALongReaderLetsOthersRead(t *testing.T) {
 		t.Errorf("Migrate, when the reader has ended: %v", err)
 	}
 }
+
+func TestConcurrentMigrationsSucceedAtEachDefaultIsolation(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(rig.Postgres(t).Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	migrated := make(chan error)
+	for range 4 {
+		go func() { migrated <- Migrate(t.Context(), pool, Options{}) }()
+	}
+	for range 4 {
+		if err := <-migrated; err != nil {
+			t.Error(err)
+		}
+	}
+}

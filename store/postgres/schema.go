@@ -190,7 +190,8 @@ func (n names) migrateAll(ctx context.Context, pool *pgxpool.Pool, steps []Migra
 }
 
 func (n names) migrate(ctx context.Context, pool *pgxpool.Pool, steps []Migration) error {
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	// Above READ COMMITTED the version would be read as of before the lock.
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		// Through the connection itself: several statements in one need
 		// the simple protocol, whatever the pool's mode is.
 		conn := tx.Conn().PgConn()
