@@ -72,7 +72,11 @@ async function body(o, request, req) {
   if (rawBody !== undefined) return { body: rawBody };
   const has = req.headers['transfer-encoding'] !== undefined || Number(req.headers['content-length'] ?? 0) > 0;
   if (!has || o.sidecar) return { body: Buffer.alloc(0) }; // the sidecar has compared the requests
-  if (!req.readableDidRead) return read(o, req, req);
+  if (!req.readableDidRead) { // Nest has no parser for its type
+    const got = await read(o, req, req);
+    request.rawBody = got.body;
+    return got;
+  }
   o.log('the request\'s body was read, and request.rawBody is not there, so requests cannot be compared; nothing was executed. Use NestFactory.create(AppModule, { rawBody: true }).');
   return { refusal: problem('misconfigured', { base: o.problemBase }) };
 }

@@ -1,5 +1,6 @@
-// Koa and Hono, whose responses are values: the first response is the stored one.
+// Koa and Hono, whose responses are values: the first response is the stored one. Bodies that were read early, or by stet.
 
+import 'reflect-metadata';
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
@@ -8,11 +9,14 @@ import { after, test } from 'node:test';
 import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises';
 import { serve } from '@hono/node-server';
 import Router from '@koa/router';
+import { Controller, Module, Post, Req, UseInterceptors } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
 import { Hono } from 'hono';
 import Koa from 'koa';
 import pg from 'pg';
 import { idempotency as hono } from '@stet-go/stet/hono';
 import { idempotency as koa } from '@stet-go/stet/koa';
+import { Client, idempotency as nest } from '@stet-go/stet/nest';
 import { charges, closeDatabase, lasting, post } from '../support.js';
 
 const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 4 });
@@ -107,4 +111,20 @@ test('Hono: a body that was read before stet is refused and logged, because requ
   const url = await listening(t, serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1', overrideGlobalObjects: false }));
   assert.equal((await post(url, { key: randomUUID() })).type, 'misconfigured');
   assert.match(logged.join(), /body was read before this handler/);
+});
+
+test('NestJS: a handler gets the bytes of a type that Nest does not parse', async (t) => {
+  class Payments {
+    async pay(request, client) { await client.query('SELECT 1'); return request.rawBody.toString(); }
+  }
+  [Req(), Client()].forEach((decorate, i) => decorate(Payments.prototype, 'pay', i));
+  for (const decorate of [Post('payments'), UseInterceptors(nest({ pool, scope: (request) => request.get('X-Account') }))]) decorate(Payments.prototype, 'pay', Object.getOwnPropertyDescriptor(Payments.prototype, 'pay'));
+  Controller()(Payments);
+  class App {}
+  Module({ controllers: [Payments] })(App);
+  const app = await NestFactory.create(App, { logger: false, rawBody: true });
+  await app.listen(0, '127.0.0.1');
+  t.after(() => { app.getHttpServer().closeAllConnections(); return app.close(); });
+  const { text } = await post(`http://127.0.0.1:${app.getHttpServer().address().port}`, { key: randomUUID(), body: 'plain', headers: { 'Content-Type': 'text/plain' } });
+  assert.equal(text, 'plain');
 });
