@@ -144,3 +144,10 @@ test('concurrent callers migrate once at any default isolation level', async (t)
   const done = await Promise.all(Array.from({ length: 4 }, () => migrate(strict, { schema })));
   assert.deepEqual(done.map(({ from }) => from).sort(), [0, steps, steps, steps]);
 });
+
+test('a script without transactions that fails as one text leaves nothing', async () => {
+  const schema = fresh();
+  await owner.query(`CREATE SCHEMA ${schema}; CREATE FUNCTION ${schema}.stet_claim(claim text) RETURNS int LANGUAGE sql AS 'SELECT 1'`);
+  await assert.rejects(owner.query(migrationSQL({ schema, transaction: false })), /stet_claim/);
+  assert.deepEqual(await versions(schema), []);
+});
