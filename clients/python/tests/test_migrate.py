@@ -17,9 +17,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from stet.schema import Migrations
 from support import Ledger, database_url
 
-PLAIN = database_url().replace("postgres://", "postgresql+psycopg2://")
-ASYNC = database_url().replace("postgres://", "postgresql+asyncpg://").partition("?")[0]
 STEPS = len(Migrations().steps)
+
+
+def plain_url() -> str:
+    return database_url().replace("postgres://", "postgresql+psycopg2://")
+
+
+def async_url() -> str:
+    return database_url().replace("postgres://", "postgresql+asyncpg://").partition("?")[0]
 
 
 class Migrate(unittest.IsolatedAsyncioTestCase):
@@ -35,7 +41,7 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
         return row[0] if row else 0
 
     async def test_each_driver_creates_the_tables_once(self) -> None:
-        engine, waiting = create_engine(PLAIN), create_async_engine(ASYNC)
+        engine, waiting = create_engine(plain_url()), create_async_engine(async_url())
         self.addCleanup(engine.dispose)
         self.addAsyncCleanup(waiting.dispose)
         connections = [psycopg.connect(database_url()), psycopg.connect(database_url(), autocommit=True, row_factory=dict_row), engine.connect(),
@@ -53,7 +59,7 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
         return stet.migrate(connection, **names) if n < 3 else await stet.amigrate(connection, **names)
 
     async def test_a_transaction_that_has_begun_commits_the_tables(self) -> None:
-        engine, waiting = create_engine(PLAIN), create_async_engine(ASYNC)
+        engine, waiting = create_engine(plain_url()), create_async_engine(async_url())
         self.addCleanup(engine.dispose)
         self.addAsyncCleanup(waiting.dispose)
         for commits in (False, True):
@@ -107,7 +113,7 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
                 stet.migrate(connection, schema="newer")
 
     async def test_a_connection_that_commits_each_statement_is_refused(self) -> None:
-        engine, waiting = create_engine(PLAIN, isolation_level="AUTOCOMMIT"), create_async_engine(ASYNC, isolation_level="AUTOCOMMIT")
+        engine, waiting = create_engine(plain_url(), isolation_level="AUTOCOMMIT"), create_async_engine(async_url(), isolation_level="AUTOCOMMIT")
         self.addCleanup(engine.dispose)
         self.addAsyncCleanup(waiting.dispose)
         with engine.connect() as connection, self.assertRaisesRegex(RuntimeError, "AUTOCOMMIT"):
@@ -127,7 +133,7 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
         applied: list[int] = []
 
         def work() -> None:
-            engine = create_engine(PLAIN, isolation_level="SERIALIZABLE")
+            engine = create_engine(plain_url(), isolation_level="SERIALIZABLE")
             with psycopg.connect(database_url(), options="-c default_transaction_isolation=serializable") as plain, engine.connect() as connection:
                 applied.extend((stet.migrate(plain, schema="strict"), stet.migrate(connection, schema="strict")))
             engine.dispose()
@@ -152,7 +158,7 @@ class Migrate(unittest.IsolatedAsyncioTestCase):
                     stet.migrate(connection, schema="clerks", **wrong)
 
     def test_names_with_percent_signs_are_no_parameters(self) -> None:
-        engine = create_engine(PLAIN)
+        engine = create_engine(plain_url())
         self.addCleanup(engine.dispose)
         with engine.connect() as connection:
             self.assertEqual([stet.migrate(connection, schema="a%b", table="x%s") for _ in range(2)], [STEPS, 0])
