@@ -79,7 +79,8 @@ var (
 
 // Open connects to the database that dsn names, in the form of go-sql-driver/mysql
 // ("user:password@tcp(host:3306)/database") or as a URL (mysql://user:password@host:3306/database).
-// The tables must exist: see Migrate. Close the store after the engine.
+// Its character set and system variables apply to DB only. The tables must exist: see Migrate. Close the store
+// after the engine.
 func Open(ctx context.Context, dsn string, o Options) (*Store, error) {
 	if o.MaxConns < 0 || o.MaxQueue < 0 || o.MaxConns > 0 && o.MaxConns < leastMaxConns {
 		return nil, fmt.Errorf("mysql: Options.MaxConns is %d and MaxQueue %d; MaxConns must be at least %d, MaxQueue positive, or 0 for the default",
@@ -131,6 +132,11 @@ func (s *Store) connect(ctx context.Context, config *driver.Config) error {
 		return err
 	}
 	own := config.Clone()
+	// Parameters are escaped on this side: with another character set a value could end its literal.
+	own.Params, own.Collation = nil, ""
+	if err := own.Apply(driver.Charset("utf8mb4", "")); err != nil {
+		return err
+	}
 	own.MultiStatements, own.InterpolateParams, own.ClientFoundRows, own.ParseTime = true, true, false, false
 	own.MaxAllowedPacket = s.packet
 	if s.own, err = pool(own, map[string]string{

@@ -213,3 +213,23 @@ func TestCommitIsConfirmedBeforeItIsReturned(t *testing.T) {
 		t.Error("an old outcome was confirmed")
 	}
 }
+
+// In GBK 0xbf and a backslash are one character: an escaped quote after it would end a literal.
+func TestCharacterSetOfTheDataSourceNameIsNotUsed(t *testing.T) {
+	for _, option := range []string{"charset=gbk", "character_set_client=gbk", "collation=gbk_chinese_ci"} {
+		t.Run(option, func(t *testing.T) {
+			dsn := rig.MariaDB(t).Database(t)
+			join := "?"
+			if strings.Contains(dsn, "?") {
+				join = "&"
+			}
+			s := openStore(t, Options{}, dsn+join+option)
+			const body = "\xbf', NULL, NULL), ('x"
+			rec := mustClaim(t, s, request("k"))
+			mustSettle(t, s, rec.Claim(), body)
+			if got := mustRead(t, s, rec.ID); string(got.Result.Body) != body {
+				t.Errorf("the body is %q; want %q", got.Result.Body, body)
+			}
+		})
+	}
+}
