@@ -19,6 +19,7 @@ const (
 	errNoTable       = 1146
 	errTooLarge      = 1153
 	errLockWait      = 1205
+	errNoSavepoint   = 1305
 	errDeadlock      = 1213
 	errNoRight       = 1227
 	errForbidden     = 1142

@@ -116,6 +116,9 @@ func (s *Store) settleIn(ctx context.Context, tx Querier, c store.Claim, out sto
 	if err := s.checkOutcome(out); err != nil {
 		return err
 	}
+	if err := checkOpen(ctx, tx); err != nil {
+		return err
+	}
 	return s.changeIn(ctx, tx, c.ID, "settle", func(now micros, r *row) error {
 		change, err := rules.OnSettle(r.whole(now), c, out, instant(now))
 		if err == nil && change == rules.None {
@@ -132,6 +135,9 @@ func (s *Store) settleIn(ctx context.Context, tx Querier, c store.Claim, out sto
 
 // saveIn saves in a transaction.
 func (s *Store) saveIn(ctx context.Context, tx Querier, c store.Claim, notes store.Notes, repeatable bool) error {
+	if err := checkOpen(ctx, tx); err != nil {
+		return err
+	}
 	return s.changeIn(ctx, tx, c.ID, "save", func(now micros, r *row) error {
 		change, err := rules.OnSave(r.whole(now), c, notes, store.Running)
 		if err == nil && change != rules.None {
@@ -143,7 +149,7 @@ func (s *Store) saveIn(ctx context.Context, tx Querier, c store.Claim, notes sto
 
 // acceptIn accepts in a transaction.
 func (s *Store) acceptIn(ctx context.Context, tx Querier, c claiming) (rec store.Record, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := checkOpen(ctx, tx); err != nil {
 		return rec, err
 	}
 	if _, err := tx.ExecContext(ctx, s.t.reserve, c.ID[:]); err != nil {
@@ -165,11 +171,24 @@ func (s *Store) acceptIn(ctx context.Context, tx Querier, c claiming) (rec store
 	return rec, err
 }
 
-// changeIn reads and locks a row in a transaction, and writes it if do changes it.
-func (s *Store) changeIn(ctx context.Context, tx Querier, id store.ID, step string, do func(now micros, r *row) error) error {
+// checkOpen returns errLeft if tx has ended: after a deadlock, the server has rolled back its writes and commits each
+// later statement.
+func checkOpen(ctx context.Context, tx Querier) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	_, err := tx.ExecContext(ctx, "SAVEPOINT stet_open")
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT stet_open")
+	}
+	if numberOf(err) == errNoSavepoint {
+		return fmt.Errorf("mysql: %w", errLeft)
+	}
+	return explain("check the transaction (roll back)", err)
+}
+
+// changeIn reads and locks a row in a transaction, and writes it if do changes it.
+func (s *Store) changeIn(ctx context.Context, tx Querier, id store.ID, step string, do func(now micros, r *row) error) error {
 	step += " (roll back)"
 	began := time.Now()
 	a, err := s.answer(ctx, tx, s.t.lockOne, id[:])

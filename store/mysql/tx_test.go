@@ -366,3 +366,46 @@ func TestRunningKeyIsReportedWithoutWaiting(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A deadlock rolls back the writes of the function, and later statements are committed one by one.
+func TestSettleAfterIgnoredDeadlockFails(t *testing.T) {
+	s := ledger(t)
+	exec(t, s.DB(), "INSERT INTO charges (id, op) VALUES (1, 'a'), (2, 'b')")
+	rec := mustClaim(t, s, request("k"))
+	other, err := s.DB().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback() }()
+	lockRow := func(tx *sql.Tx, id int) error {
+		_, err := tx.Exec("UPDATE charges SET op = CONCAT(op, 'x') WHERE id = ?", id)
+		return err
+	}
+	for range 20 { // the other one has more writes, so this one is the victim
+		exec(t, s.DB(), "INSERT INTO charges (op) VALUES ('c')")
+	}
+	if _, err := other.Exec("UPDATE charges SET op = 'y' WHERE id >= 2"); err != nil {
+		t.Fatal(err)
+	}
+	err = s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		if err := lockRow(tx, 1); err != nil {
+			return err
+		}
+		waits := make(chan error, 1)
+		go func() { waits <- lockRow(other, 1) }()
+		time.Sleep(200 * time.Millisecond)
+		if err := lockRow(tx, 2); numberOf(err) != errDeadlock {
+			t.Errorf("the second lock: %v; want a deadlock", err)
+		}
+		if err := <-waits; err != nil {
+			t.Error(err)
+		}
+		return s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep)
+	})
+	if err == nil {
+		t.Error("the transaction was rolled back, and its end is a success")
+	}
+	if now := mustRead(t, s, rec.ID); now.State != store.Running {
+		t.Errorf("the record is %v; want Running", now.State)
+	}
+}
