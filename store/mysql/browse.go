@@ -46,7 +46,10 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err != nil {
 		return store.Page{}, s.gaveUp("browse", err)
 	}
-	return page(a, q), nil
+	if i := slices.IndexFunc(a.rows, func(r *row) bool { return !r.durable(a.now) }); i >= 0 {
+		err = s.confirmRead(ctx, a.rows[i], a.now)
+	}
+	return page(a, q), err
 }
 
 // page selects from the rows that were read.

@@ -243,9 +243,10 @@ func (s *Store) confirm(ctx context.Context) error {
 	}
 }
 
-// durable reports whether the row is on the disk for certain.
+// durable reports whether the row is on the disk for certain. A transaction of the service can settle it, and
+// commit at any later time.
 func (r *row) durable(now micros) bool {
-	return !r.stored || r.State.Settled() && now-r.settled > fresh
+	return !r.stored || r.State.Settled() && r.conn == 0 && now-r.settled > fresh
 }
 
 // confirmRead is confirm if an answer is about a row that may not be on the disk yet.

@@ -266,6 +266,9 @@ func (t *transaction) kill(ctx context.Context, rec store.Record) {
 	if err != nil {
 		return
 	}
+	if r := a.row(rec.ID); r.Owner == rec.Owner && r.Fence == rec.Fence { // it has committed, and another one may use the connection
+		return
+	}
 	for _, r := range a.after {
 		if r.Owner == rec.Owner && r.Fence == rec.Fence && r.conn != 0 {
 			_, _ = t.s.own.ExecContext(ctx, fmt.Sprintf("KILL %d", r.conn))

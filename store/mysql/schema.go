@@ -22,7 +22,8 @@ const schemaVersion = 1
 // due is when the sweep must read the record: the lease or the result expires, or the record is
 // deleted. queue is "j" and the name of a job that waits, or runs and may be repeated; "m" for a
 // settled record with messages to send; "u" for an unknown record. queue_due is when Due or
-// DueMessages returns it next. conn is the connection of the transaction that is running it.
+// DueMessages returns it next. conn is the connection of the transaction that is running it,
+// or has settled it.
 //
 // work is the job of an accepted operation until it is settled, and then its messages.
 var schemaSteps = []string{

@@ -25,7 +25,7 @@ type statements struct {
 	read, look, peek string
 	batch
 	lockOne            string // in a transaction of the service
-	update             string // of one row, if its fence is that; not of conn
+	update             string // of one row, if its fence is that; conn changes if it is settled
 	reserve            string
 	extendLock, extend string
 	sweep              string
@@ -57,7 +57,7 @@ func statementsOf(database string) (t statements) {
 	t.insert = t.fill(`INSERT INTO {records} (` + whole + `) VALUES `)
 	t.replace = t.fill(`REPLACE INTO {records} (` + whole + `) VALUES `)
 	all = slices.Delete(all, connColumn, connColumn+1)
-	t.update = t.fill(`UPDATE {records} FORCE INDEX (PRIMARY) SET ` + strings.Join(all[2:], ` = ?, `) + ` = ? WHERE id = ? AND fence = ?`)
+	t.update = t.fill(`UPDATE {records} FORCE INDEX (PRIMARY) SET ` + strings.Join(all[2:], ` = ?, `) + ` = ?, conn = IF(?, CONNECTION_ID(), conn) WHERE id = ? AND fence = ?`)
 	// The row of state 0 is none. The statement locks it, also if it exists: exclusively, so that two
 	// transactions that wait for it do not deadlock.
 	t.reserve = t.fill(`INSERT INTO {records} (id, scope, fingerprint, owner, state, attempt, gone, cancelling, claimed, class, name, ref)

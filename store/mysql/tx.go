@@ -225,7 +225,7 @@ func (s *Store) writeIn(ctx context.Context, tx Querier, r *row) error {
 		return err
 	}
 	values := slices.Delete(r.values(), connColumn, connColumn+1)
-	res, err := tx.ExecContext(ctx, s.t.update, append(values[2:], r.ID[:], r.Fence)...)
+	res, err := tx.ExecContext(ctx, s.t.update, append(values[2:], r.State.Settled(), r.ID[:], r.Fence)...)
 	if err != nil {
 		return err
 	}
