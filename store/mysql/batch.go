@@ -260,7 +260,7 @@ func (t *batchTx) once(ctx context.Context) (err error) {
 	t.apply()
 	if !slices.ContainsFunc(t.rows, func(r *row) bool { return r.dirty }) {
 		t.rollback()
-		if t.s.late && slices.ContainsFunc(t.rows, func(r *row) bool { return !r.durable(t.now) }) {
+		if t.s.late.Load() && slices.ContainsFunc(t.rows, func(r *row) bool { return !r.durable(t.now) }) {
 			return t.s.confirm(ctx)
 		}
 		return nil

@@ -133,7 +133,7 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 		end := a.now + span(lease)
 		return s.t.extend + list(len(renewed)), append([]any{end, end, end}, renewed...)
 	})
-	if err == nil && s.late && len(lost) > 0 && len(renewed) == 0 {
+	if err == nil && s.late.Load() && len(lost) > 0 && len(renewed) == 0 {
 		err = s.confirm(ctx)
 	}
 	return lost, bad, err

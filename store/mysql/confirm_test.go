@@ -100,3 +100,12 @@ func TestConnectionOfCommittedTransactionIsNotEnded(t *testing.T) {
 		t.Error("the connection of a committed transaction was ended")
 	}
 }
+
+func TestServerCanLoseItsBinaryLog(t *testing.T) {
+	s := openStore(t, Options{})
+	rec := mustClaim(t, s, request("k"))
+	s.late.Store(false) // as after a restart without it
+	if read, _ := confirms(t, s, rec.ID); read != 1 {
+		t.Errorf("Read makes %d commits; want 1", read)
+	}
+}

@@ -58,8 +58,8 @@ type Store struct {
 	own    *sql.DB // the store's connections
 	db     *sql.DB // the service's
 	t      statements
-	packet int  // the server's max_allowed_packet
-	late   bool // a commit can be seen before it is on the disk
+	packet int         // the server's max_allowed_packet
+	late   atomic.Bool // a commit can be seen before it is on the disk; a restart of the server can change it
 
 	batches batcher
 	flush   flusher
@@ -251,7 +251,7 @@ func (r *row) durable(now micros) bool {
 
 // confirmRead is confirm if an answer is about a row that may not be on the disk yet.
 func (s *Store) confirmRead(ctx context.Context, r *row, now micros) error {
-	if !s.late || r.durable(now) {
+	if !s.late.Load() || r.durable(now) {
 		return nil
 	}
 	return s.confirm(ctx)

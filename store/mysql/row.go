@@ -227,8 +227,14 @@ func (s *Store) answer(ctx context.Context, q queryer, text string, args ...any)
 			}
 		}
 	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if a.now != 0 {
+		s.late.Store(a.binaryLog == 0)
+	}
 	a.now += s.ahead.Load()
-	return a, rows.Err()
+	return a, nil
 }
 
 func (a *answer) scan(rows *sql.Rows, n int) error {

@@ -240,7 +240,7 @@ func (t *transaction) readBack(rec store.Record, cause error) (store.Record, err
 		})
 		switch {
 		case err == nil && now.Owner == rec.Owner && now.Fence == rec.Fence && now.State.Settled():
-			if t.s.late {
+			if t.s.late.Load() {
 				err = t.s.confirm(ctx)
 			}
 			if err == nil {

@@ -51,7 +51,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 	if err := h.refusal(); err != nil {
 		return err
 	}
-	s.late = h.binaryLog == 0
+	s.late.Store(h.binaryLog == 0)
 	v, err := variables(ctx, s.db, "version", "max_allowed_packet", "wsrep_on")
 	if err != nil {
 		return explain("open", err)

@@ -81,7 +81,7 @@ func TestBinaryLogMustBeSynchronous(t *testing.T) {
 	exec(t, db, "SET GLOBAL sync_binlog = 1")
 	s := openStore(t, Options{}, dsn)
 	mustSettle(t, s, mustClaim(t, s, request("k")).Claim(), "x")
-	if s.late {
+	if s.late.Load() {
 		t.Error("with a binary log a commit is on the disk before others see it")
 	}
 	exec(t, db, "SET GLOBAL sync_binlog = 0")
