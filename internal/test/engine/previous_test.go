@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -79,4 +81,42 @@ func TestPreviousNamespaceMustDiffer(t *testing.T) {
 	if _, err := e.Begin(t.Context(), stet.Op{Scope: "a", Key: "k"}); stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "Previous") {
 		t.Errorf("a previous name without a scope: %v", err)
 	}
+}
+
+// A process of the step before claimed the previous name after a run had begun under the current one, and died
+// before its check. The run can still be alive, so the verifier must resolve its record.
+func TestVerifierResolvesTheNameThatRan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New(memory.Options{})
+		verified := stet.Outcome{Status: 200, Type: "application/json", Body: []byte(`"verified"`)}
+		options := renamed(false)
+		options.Policy.Verify = func(context.Context, stet.Status) (stet.Resolution, error) {
+			return stet.ItHappened(verified), nil
+		}
+		now := stet.Op{Scope: "account:a", Key: "key:k"}
+		paused := newEngine(t, s, options)
+		run, err := paused.Begin(t.Context(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := paused.Close(); err != nil { // it renews no lease
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if _, err := s.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "k"), Scope: store.DigestScope("", "a"),
+			Fingerprint: stet.NewFingerprint([]byte("before")), Owner: store.NewOwner(), Lease: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		res, err := stet.Do(t.Context(), newEngine(t, s, options), now, func(context.Context) (string, error) {
+			t.Error("it ran again")
+			return "", nil
+		})
+		if err != nil || res.Value != "verified" {
+			t.Errorf("a retry: %+v, %v", res, err)
+		}
+		if err := run.Settle(t.Context(), stet.Outcome{Status: 200}); stet.KindOf(err) != stet.KindFenced {
+			t.Errorf("the late run stores another outcome: %v", err)
+		}
+	})
 }
