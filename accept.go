@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -318,7 +319,8 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 //
 // The error is an *Error of kind KindInvalid (it was not accepted), KindUnknown (it waits, and
 // a StepOnce of an earlier run is unresolved: see Status.OpenStep), KindDamaged, KindStore or
-// KindInFlight (the record changed during each try).
+// KindInFlight (the record changed during each try, or the operation runs under its other name:
+// see Options.Previous).
 func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -337,6 +339,11 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 		if st.Record.State == store.Accepted && st.OpenStep != "" {
 			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q began, and its end is not stored; resolve the operation first", st.OpenStep)}
 		}
+		if st.Record.State == store.Accepted {
+			if err := e.runsByOtherName(ctx, ws, id); err != nil {
+				return st, err
+			}
+		}
 		p := e.policyOf(st.Op.Class)
 		out, _ := e.sealer.seal(id, p.failure(ErrCancelled), p.MaxResult) // no body, so nothing is discarded
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
@@ -353,6 +360,29 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 	}
 	return Status{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 		Cause: fmt.Errorf("the record changed %d times while cancelling", enterRounds)}
+}
+
+// runsByOtherName returns an error if the other name of a job has a record that may run; see confirmJob. This one
+// then gets its outcome.
+func (e *Engine) runsByOtherName(ctx context.Context, ws store.WorkStore, id store.ID) error {
+	var here, there store.Record
+	look := func(ctx context.Context) (err error) {
+		if here, err = ws.Look(ctx, id); err != nil {
+			return err
+		}
+		_, w, _ := e.unpack(here) // a job that cannot be decoded cannot run
+		if there = (store.Record{}); len(w.Other) == len(id) && bytes.Compare(id[:], w.Other) > 0 {
+			there, err = ws.Look(ctx, store.ID(w.Other))
+		}
+		return err
+	}
+	switch err := e.retry(ctx, claimTries, look); {
+	case err != nil:
+		return storeFailed(MayHaveExecuted, err)
+	case there.State != store.None:
+		return &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it was accepted under its other name, too, and runs there")}
+	}
+	return nil
 }
 
 // Progress is Run.Progress for a run of Take in another process, named by its Lease.Claim.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -119,4 +120,42 @@ func TestVerifierResolvesTheNameThatRan(t *testing.T) {
 			t.Errorf("the late run stores another outcome: %v", err)
 		}
 	})
+}
+
+// unread is a store that reads no record, as before two processes accept at the same moment.
+type unread struct{ *memory.Store }
+
+func (unread) Read(_ context.Context, id store.ID) (store.Record, error) {
+	return store.Record{ID: id}, nil
+}
+
+func TestJobThatRunsUnderItsOtherNameCannotBeCancelled(t *testing.T) {
+	s := memory.New(memory.Options{})
+	e := newEngine(t, s, renamed(false))
+	key := "k"
+	for previous, current := store.Digest("", "a", key), e.ID("account:a", "key:"+key); bytes.Compare(previous[:], current[:]) > 0; {
+		key += "k"
+		previous, current = store.Digest("", "a", key), e.ID("account:a", "key:"+key)
+	}
+	var ids []store.ID
+	for _, claim := range []bool{true, false} {
+		st, err := newEngine(t, unread{s}, renamed(claim)).Accept(t.Context(), stet.Op{Scope: "account:a", Key: "key:" + key}, stet.Work{Name: "job"})
+		if err != nil || !st.New {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		ids = append(ids, st.Record.ID)
+	}
+	run, err := e.Take(t.Context(), stet.Item{ID: ids[0], Name: "job"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := e.Cancel(t.Context(), "account:a", ids[1]); stet.KindOf(err) != stet.KindInFlight || st.Record.State.Settled() {
+		t.Errorf("Cancel: %+v, %v; want KindInFlight", st, err)
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{Status: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := e.Take(t.Context(), stet.Item{ID: ids[1], Name: "job"}); err != nil || !again.Replayed() || again.Outcome().Failed {
+		t.Errorf("the other job: %+v, %v; want the outcome of the first", again, err)
+	}
 }
