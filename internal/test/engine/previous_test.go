@@ -159,3 +159,25 @@ func TestJobThatRunsUnderItsOtherNameCannotBeCancelled(t *testing.T) {
 		t.Errorf("the other job: %+v, %v; want the outcome of the first", again, err)
 	}
 }
+
+// A claim that met another one is given up, and leaves a retryable record if its request was repeated.
+func TestReleasedClaimOfTheOtherNameDoesNotStopAJob(t *testing.T) {
+	s := memory.New(memory.Options{})
+	op := stet.Op{Scope: "account:a", Key: "key:k"}
+	st, err := newEngine(t, unread{s}, renamed(false)).Accept(t.Context(), op, stet.Work{Name: "job"})
+	if err != nil || !st.New {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	rec, err := s.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "k"), Scope: store.DigestScope("", "a"),
+		Fingerprint: stet.NewFingerprint([]byte("before")), Owner: store.NewOwner(), Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, s, renamed(false))
+	if _, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "job"}); err != nil {
+		t.Errorf("the job: %v", err)
+	}
+}
