@@ -16,7 +16,7 @@ func TestCallsOfOneKeyInABatchHaveDifferentFences(t *testing.T) {
 		return &op{ctx: context.Background(), id: req.ID, apply: apply, done: make(chan struct{})}
 	}
 	accept := call(func(now micros, r *row) (store.Record, error) {
-		_, err := r.claim(now, claiming{&req, []byte("work"), 0})
+		err := r.claim(now, claiming{&req, []byte("work"), 0})
 		return r.at(now), err
 	})
 	take := call(func(now micros, r *row) (store.Record, error) {

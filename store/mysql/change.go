@@ -16,17 +16,17 @@ type claiming struct {
 }
 
 // claim is the body of store.Store.Claim and store.WorkStore.Accept.
-func (r *row) claim(now micros, c claiming) (rules.Change, error) {
+func (r *row) claim(now micros, c claiming) error {
 	change, err := rules.OnClaim(r.whole(now), *c.ClaimRequest)
 	switch {
 	case err != nil:
-		return change, err
+		return err
 	case change == rules.Grant:
-		return change, r.grant(now, c)
+		return r.grant(now, c)
 	case change == rules.MarkUnknown:
 		r.markUnknown(now)
 	}
-	return change, nil
+	return nil
 }
 
 // grant grants the claim.

@@ -26,7 +26,7 @@ func (s *Store) claim(ctx context.Context, c claiming) (store.Record, error) {
 		if r.broken != nil {
 			return store.Record{}, r.broken
 		}
-		_, err := r.claim(now, c)
+		err := r.claim(now, c)
 		return r.at(now), err
 	})
 }

@@ -114,11 +114,6 @@ func (r *row) values() []any {
 		bytes(r.Result.Head), bytes(r.Result.Body), bytes(r.Notes.Marshal()), bytes(work)}
 }
 
-// size is about how many bytes the row has.
-func (r *row) size() int {
-	return r.Result.Size() + len(r.Work) + len(r.Outbox) + len(r.Notes.Data) + len(r.Label.Ref)
-}
-
 // forgotten reports whether the record counts as none.
 func (r *row) forgotten(now micros) bool { return r.forget != 0 && now >= r.forget }
 

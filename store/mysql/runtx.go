@@ -231,7 +231,7 @@ func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, 
 func (t *transaction) readBack(rec store.Record, cause error) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	began, fate := time.Now(), cause
+	began := time.Now()
 	for {
 		var now *row
 		err := t.s.inOwn(ctx, t.s.t.begin+t.s.t.lock+"(?) FOR UPDATE"+t.s.t.header, []any{rec.ID[:]}, func(a *answer) (string, []any) {
@@ -249,12 +249,11 @@ func (t *transaction) readBack(rec store.Record, cause error) (store.Record, err
 		case err == nil:
 			return rec, fmt.Errorf("%w (read afterwards: nothing was committed)", explain("commit", cause))
 		}
-		fate = err
 		if time.Since(began) > patience/2 {
 			t.kill(ctx, rec)
 		}
 		if ctx.Err() != nil || !timer.Sleep(ctx, 20*time.Millisecond) {
-			return rec, fmt.Errorf("mysql: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w", store.ErrUnknown, cause, patience, fate)
+			return rec, fmt.Errorf("mysql: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w", store.ErrUnknown, cause, patience, err)
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (s *Store) acceptIn(ctx context.Context, tx Querier, c claiming) (rec store
 	var at micros
 	err = s.changeIn(ctx, tx, c.ID, "accept", func(now micros, found *row) error {
 		r, at = found, now
-		_, err := r.claim(now, c)
+		err := r.claim(now, c)
 		return err
 	})
 	if err != nil && !errors.Is(err, store.ErrMismatch) {

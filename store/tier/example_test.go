@@ -23,7 +23,7 @@ func ExampleNew() {
 	client := must(stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{must(servers.StartRedis(ctx, rig.RedisOptions{})).Addr()}}))
 	defer client.Close()
 	dir := must(os.MkdirTemp("", "tier"))
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 
 	claims := must(redis.New(ctx, client, redis.Options{}))
 	defer claims.Close()

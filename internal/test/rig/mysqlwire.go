@@ -24,7 +24,8 @@ func (p *Proxy) mysqlForwarders() (up, down func(io.Writer, io.Reader) error) {
 			if _, err := io.ReadFull(r, head); err != nil {
 				return err
 			}
-			packet := append(head, make([]byte, int(head[0])|int(head[1])<<8|int(head[2])<<16)...)
+			packet := make([]byte, mysqlHead+(int(head[0])|int(head[1])<<8|int(head[2])<<16))
+			copy(packet, head)
 			if _, err := io.ReadFull(r, packet[mysqlHead:]); err != nil {
 				return err
 			}
