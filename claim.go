@@ -251,7 +251,7 @@ func (e *Engine) release(ctx context.Context, c store.Claim, keep store.Retentio
 }
 
 // names are the two names of an operation while Options.Previous is set. A handler runs under
-// one name only if the other has no record after its claim was granted. The claim of one name
+// one name only if the other is free (isFree) after its claim was granted. The claim of one name
 // is visible to each later read, so of two claims at most one passes that check.
 type names struct {
 	current   Op
@@ -369,17 +369,26 @@ func progressOf(rec store.Record) int {
 	return 0
 }
 
-// otherNameFree returns errBothNames if the other name has a record.
+// otherNameFree returns errBothNames if the other name has a record that excludes a run.
 func (e *Engine) otherNameFree(ctx context.Context, t *request) error {
 	rec, err := e.read(ctx, t.names.other(t.req.ID))
-	if err == nil && rec.State != store.None {
+	if err == nil && rec.State == store.Retryable {
+		rec, _, err = e.readNotes(ctx, rec)
+	}
+	if err == nil && !isFree(rec) {
 		err = errBothNames
 	}
 	return err
 }
 
-// confirmName checks that the other name of a granted claim has no record. If it has one, the
-// claim is released, and a record without a stored step is deleted.
+// isFree reports whether a name has no record, or was released without a stored step. A later
+// claim of that name finds the record of this one, and is given up.
+func isFree(rec store.Record) bool {
+	return rec.State == store.None || rec.State == store.Retryable && len(rec.Notes.Data) == 0
+}
+
+// confirmName checks that the other name of a granted claim is free. If it is not, the claim
+// is released, and a record without a stored step is deleted.
 func (e *Engine) confirmName(ctx context.Context, t *request, rec store.Record) error {
 	if t.names == nil {
 		return nil

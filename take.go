@@ -157,9 +157,8 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 }
 
 // confirmJob checks a job that was claimed, and that may have been accepted under its other name,
-// too. It runs if the other name has no record, or was released without a stored step: a later
-// claim of it is given up. It also runs if the other job has no stored step, and this one has, or
-// has the smaller ID. A job gets the outcome of the other one, and is due
+// too. It runs if the other name is free. It also runs if the other job has no stored step, and
+// this one has, or has the smaller ID. A job gets the outcome of the other one, and is due
 // again until there is one.
 func (e *Engine) confirmJob(ctx context.Context, ws store.WorkStore, t *request, rec store.Record, other []byte) (store.Record, error) {
 	if len(other) != len(store.ID{}) {
@@ -171,9 +170,8 @@ func (e *Engine) confirmJob(ctx context.Context, ws store.WorkStore, t *request,
 		return err
 	})
 	first := len(rec.Notes.Data) > 0 || bytes.Compare(rec.ID[:], other) < 0
-	fresh := len(there.Notes.Data) == 0
 	switch {
-	case err == nil && (there.State == store.None || fresh && (there.State == store.Retryable || there.State == store.Accepted && first)):
+	case err == nil && (isFree(there) || there.State == store.Accepted && len(there.Notes.Data) == 0 && first):
 		return rec, nil
 	case err == nil && there.State.Settled():
 		out := Outcome{Failed: there.State == store.Failed, Gone: true}

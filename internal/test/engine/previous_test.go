@@ -177,7 +177,38 @@ func TestReleasedClaimOfTheOtherNameDoesNotStopAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := newEngine(t, s, renamed(false))
-	if _, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "job"}); err != nil {
-		t.Errorf("the job: %v", err)
+	run, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "job"})
+	if err != nil {
+		t.Fatalf("the job: %v", err)
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{Status: 200}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReleasedClaimOfTheOtherNameDoesNotStopARun(t *testing.T) {
+	s := memory.New(memory.Options{})
+	op := stet.Op{Scope: "account:a", Key: "key:k"}
+	steps := 0
+	run := func(o stet.Options, op stet.Op, x stet.Execution) error {
+		_, err := stet.Do(t.Context(), newEngine(t, s, o), op, func(ctx context.Context) (int, error) {
+			stet.FromContext(ctx).Declare(x, 0)
+			return stet.Step(ctx, "step", func(context.Context) (int, error) { steps++; return steps, nil })
+		})
+		return err
+	}
+	if err := run(stet.Options{}, stet.Op{Scope: "a", Key: "k", Fingerprint: stet.NewFingerprint([]byte("before"))}, stet.NotExecuted); stet.KindOf(err) != stet.KindRetryable {
+		t.Fatal(err)
+	}
+	e := newEngine(t, s, renamed(false))
+	rec, err := s.Claim(t.Context(), store.ClaimRequest{ID: e.ID("account:a", "key:k"), Scope: store.DigestScope("v2", "account:a"), Owner: store.NewOwner(), Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(renamed(false), op, stet.Executed); err != nil || steps != 1 {
+		t.Errorf("%v; %d steps", err, steps)
 	}
 }
