@@ -161,7 +161,8 @@ type Options struct {
 	//
 	// In the meantime, an operation must not change between Begin and TxEngine.Run. The store
 	// of a TxEngine must be a store.TxLocker. New, Status and Await call Previous with an Op
-	// that has at most a Scope.
+	// that has at most a Scope. If two scopes had the same previous scope, Status returns its
+	// operations to both.
 	Previous func(ctx context.Context, op Op) (namespace string, before Op)
 	// ClaimPrevious makes operations without a record run under the previous name. Default
 	// false: under the new name.
