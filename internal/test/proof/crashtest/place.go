@@ -159,11 +159,15 @@ func InPostgres(ctx context.Context, tx pgx.Tx, e Effect) error {
 // Prepare makes the tables, once, before any child, and more in PostgreSQL.
 func (p Place) Prepare(ctx context.Context, more ...string) error {
 	switch p.Kind {
+	case Postgres:
+		return p.preparePostgres(ctx, more)
 	case MySQL:
 		return p.prepareMySQL(ctx)
-	case SQLite, Redis:
-		return nil
 	}
+	return nil
+}
+
+func (p Place) preparePostgres(ctx context.Context, more []string) error {
 	pool, err := pgxpool.New(ctx, p.URL)
 	if err != nil {
 		return err
