@@ -1,9 +1,6 @@
 package js
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,31 +11,7 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-// The package has copies of the files, because npm packs only files of its folder.
-func TestMigrationsAreThoseOfGo(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("..", "..", "store", "postgres", "migrations", "*.up.sql"))
-	if err != nil || len(files) < 4 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		own := filepath.Join("migrations", filepath.Base(file))
-		if *stettest.Update {
-			if err := os.WriteFile(own, want, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(own); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not a copy of %s (%v); run: go test ./clients/js -run Migrations -update", own, file, err)
-		}
-	}
-	if own, err := os.ReadDir("migrations"); err != nil || len(own) != len(files) {
-		t.Errorf("migrations has %d files, %v; want %d", len(own), err, len(files))
-	}
-}
+func TestMigrationsAreThoseOfGo(t *testing.T) { stettest.Migrations(t, "migrations") }
 
 // Go and npx stet migrate read and write the same record of versions.
 func TestMigrateWithoutGo_AgreesWithGo(t *testing.T) {

@@ -2,11 +2,13 @@ package python
 
 import (
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -26,6 +28,10 @@ func inPythonMigrator(t *testing.T, args ...string) string {
 
 func inGoMigrator(t *testing.T, args ...string) string {
 	return output(t, exec.Command(rig.Stet(t), append([]string{"migrate"}, args...)...)) //nolint:gosec // a program of ours
+}
+
+func TestMigrationsAreThoseOfGo(t *testing.T) {
+	stettest.Migrations(t, filepath.Join("stet", "migrations"))
 }
 
 // TestPythonMigratorHasTheSQLOfGo compares the scripts of both, also for names that need quotes.
