@@ -344,7 +344,7 @@ func usesPrevious(previous, current store.Record, claims bool) bool {
 		return before > now
 	case previous.State.Settled():
 		return !current.SettledAt.Before(previous.SettledAt)
-	case before == 3 || before == 4: // the later claim does not pass its check
+	case previous.State == store.Running || previous.State == store.Unknown: // the later claim does not pass its check
 		return !current.ClaimedAt.Before(previous.ClaimedAt)
 	case previous.State == store.None:
 		return claims

@@ -27,7 +27,7 @@ func inPythonMigrator(t *testing.T, args ...string) string {
 }
 
 func inGoMigrator(t *testing.T, args ...string) string {
-	return output(t, exec.Command(rig.Stet(t), append([]string{"migrate"}, args...)...)) //nolint:gosec // a program of ours
+	return output(t, exec.Command(rig.Stet(t), append([]string{"migrate"}, args...)...)) //nolint:gosec // a program of inGo
 }
 
 func TestMigrationsAreThoseOfGo(t *testing.T) {
@@ -37,10 +37,10 @@ func TestMigrationsAreThoseOfGo(t *testing.T) {
 // TestPythonMigratorHasTheSQLOfGo compares the scripts of both, also for names that need quotes.
 func TestPythonMigratorHasTheSQLOfGo(t *testing.T) {
 	for _, names := range [][2]string{{"stet", "records"}, {"other", "records"}, {"stet", "payments"}, {`a"b x'y`, "records"}, {"operations", "stet"}, {"records", "records_fence"}} {
-		ours := inGoMigrator(t, "up", "--show-sql", "--store-schema", names[0], "--store-table", names[1])
-		theirs := inPythonMigrator(t, "sql", "--schema", names[0], "--table", names[1])
-		if ours != theirs || len(ours) < 10_000 {
-			t.Errorf("%q: %d bytes in Go, %d in Python, and they are not equal", names, len(ours), len(theirs))
+		inGo := inGoMigrator(t, "up", "--show-sql", "--store-schema", names[0], "--store-table", names[1])
+		inPython := inPythonMigrator(t, "sql", "--schema", names[0], "--table", names[1])
+		if inGo != inPython || len(inGo) < 10_000 {
+			t.Errorf("%q: %d bytes in Go, %d in Python, and they are not equal", names, len(inGo), len(inPython))
 		}
 	}
 }
@@ -53,9 +53,9 @@ func TestGoAndPythonMigratorsAgree(t *testing.T) {
 	}
 	same := func(url, state string, n int) {
 		t.Helper()
-		ours, theirs := inGoMigrator(t, "status", "--store", url), inPythonMigrator(t, "status", "--dsn", url)
-		if ours != theirs || strings.Count(ours, state) != n {
-			t.Errorf("Go reports:\n%sPython:\n%swant %d steps %s", ours, theirs, n, state)
+		inGo, inPython := inGoMigrator(t, "status", "--store", url), inPythonMigrator(t, "status", "--dsn", url)
+		if inGo != inPython || strings.Count(inGo, state) != n {
+			t.Errorf("Go reports:\n%sPython:\n%swant %d steps %s", inGo, inPython, n, state)
 		}
 	}
 	for applied := range len(steps) {

@@ -126,7 +126,9 @@ func claimed(r admin.Record) time.Time {
 // makeMany lists the selected operations, asks for confirmation, and changes each that has not changed since. It prints a
 // line for each.
 func (c *change) makeMany(cmd *cobra.Command, d admin.API, wanted admin.Change) error {
+	stop := progress(cmd.ErrOrStderr(), func() string { return "selecting operations" })
 	records, err := c.selected(cmd.Context(), d, wanted.Action)
+	stop()
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stet-go/stet/store/internal/rules"
 )
 
-// Querier is a transaction of database/sql, by whatever name: *sql.Tx, *sqlx.Tx, GORM's
+// Querier has the methods of a transaction of database/sql: *sql.Tx, *sqlx.Tx, GORM's
 // tx.Statement.ConnPool.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)

@@ -11,7 +11,7 @@ import (
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.front.Claim(ctx, req)
-	other := errors.Is(err, store.ErrMismatch) // unless SQL has an outcome, which stands
+	other := errors.Is(err, store.ErrMismatch) // unless SQL has an outcome, which is returned
 	switch {
 	case err != nil && !other:
 		return store.Record{}, err
@@ -31,19 +31,19 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 // check reads the key of a granted claim in SQL. If SQL has a record, the claim is removed from
 // Redis, which had lost that record.
 func (s *Store) check(ctx context.Context, req store.ClaimRequest, rec store.Record) (store.Record, error) {
-	stands, err := s.back.Read(ctx, req.ID)
+	inSQL, err := s.back.Read(ctx, req.ID)
 	switch {
 	case err != nil && !errors.Is(err, store.ErrDamaged):
 		return store.Record{}, unconfirmed{err} // the claim is not returned, so it grants nothing
-	case err == nil && stands.State == store.None:
+	case err == nil && inSQL.State == store.None:
 		return rec, nil
 	}
 	// If this fails, the claim expires and becomes unknown. A later call then finds the outcome.
 	_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
-	if err == nil && stands.Fingerprint != req.Fingerprint {
+	if err == nil && inSQL.Fingerprint != req.Fingerprint {
 		err = store.ErrMismatch
 	}
-	return stands, err
+	return inSQL, err
 }
 
 // unconfirmed is an error of SQL after a write to Redis. The call had an effect, so the error does
@@ -65,16 +65,16 @@ func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	return s.current(ctx, rec)
 }
 
-// current returns the record that stands, given that of Redis. An outcome is in SQL by then.
+// current returns the valid record, given that of Redis. An outcome that it returns is in SQL.
 func (s *Store) current(ctx context.Context, rec store.Record) (store.Record, error) {
 	switch {
 	case rec.State.Settled() && rec.ForgetAt.IsZero():
-		stands, err := s.move(ctx, rec.ID)
+		inSQL, err := s.move(ctx, rec.ID)
 		if err != nil {
 			return store.Record{}, err
 		}
-		if rec, err = s.shown(ctx, rec); err == nil && !same(stands, rec) {
-			return stands, nil
+		if rec, err = s.shown(ctx, rec); err == nil && !same(inSQL, rec) {
+			return inSQL, nil
 		}
 		return rec, err
 	case rec.State.Settled():
@@ -90,14 +90,14 @@ func (s *Store) current(ctx context.Context, rec store.Record) (store.Record, er
 // outcome returns the outcome in SQL of a record that is not settled in Redis, or that record if
 // there is none.
 func (s *Store) outcome(ctx context.Context, rec store.Record) (store.Record, error) {
-	stands, err := s.back.Read(ctx, rec.ID)
-	if err != nil || !stands.State.Settled() {
+	inSQL, err := s.back.Read(ctx, rec.ID)
+	if err != nil || !inSQL.State.Settled() {
 		return rec, err
 	}
 	if rec.State == store.Unknown {
 		_ = s.front.Release(ctx, rec.Claim(), store.Retention{})
 	}
-	return stands, nil
+	return inSQL, nil
 }
 
 // same reports whether two settled records have one outcome of one claim.
@@ -116,14 +116,14 @@ func (s *Store) shown(ctx context.Context, rec store.Record) (store.Record, erro
 		rec.ForgetAt = rec.SettledAt.Add(tombstone)
 		return rec, err
 	}
-	stands, err := s.back.Read(ctx, rec.ID)
+	inSQL, err := s.back.Read(ctx, rec.ID)
 	switch {
 	case err != nil:
 		return store.Record{}, err
-	case stands.State.Settled() && !same(stands, rec):
-		return stands, nil // rec is being removed: see drop
-	case stands.State.Settled():
-		rec.ForgetAt = rec.SettledAt.Add(stands.ForgetAt.Sub(stands.SettledAt))
+	case inSQL.State.Settled() && !same(inSQL, rec):
+		return inSQL, nil // rec is being removed: see drop
+	case inSQL.State.Settled():
+		rec.ForgetAt = rec.SettledAt.Add(inSQL.ForgetAt.Sub(inSQL.SettledAt))
 	}
 	return rec, nil
 }
@@ -155,25 +155,35 @@ func (s *Store) insert(ctx context.Context, rec store.Record) (store.Record, err
 	}
 	keep := store.Retention{Result: rec.ExpiresAt.Sub(rec.SettledAt), Tombstone: tombstone}
 	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: rec.Owner, Lease: store.MaxLease, Label: rec.Label}
-	stands := store.Record{InTx: true}
-	for err == nil && stands.InTx {
-		stands, err = s.inserts.insert(ctx, &insertion{req: req, out: out, keep: keep})
-		if stands.InTx { // another call inserts it now
-			time.Sleep(2 * time.Millisecond)
+	inSQL := store.Record{InTx: true}
+	for err == nil && inSQL.InTx {
+		inSQL, err = s.inserts.insert(ctx, &insertion{req: req, out: out, keep: keep})
+		if err == nil && inSQL.InTx { // another call inserts it now
+			err = pause(ctx)
 		}
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrMismatch):
 		return store.Record{}, err
-	case !stands.State.Settled():
+	case !inSQL.State.Settled():
 		return store.Record{}, errors.New("tier: the outcome stays in Redis: SQL has an operation with this key that has not ended; no other program may use the key there")
-	case !same(stands, store.Record{Owner: rec.Owner, State: out.State, Gone: out.Gone, Result: out.Result}):
+	case !same(inSQL, store.Record{Owner: rec.Owner, State: out.State, Gone: out.Gone, Result: out.Result}):
 		s.drop(ctx, rec.Claim())
 	default:
 		// If this fails, the outcome stays pending. The next call or sweep finds it in SQL.
 		_ = s.front.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: min(s.hot, tombstone)})
 	}
-	return stands, nil
+	return inSQL, nil
+}
+
+// pause waits between two tries to insert.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * time.Millisecond):
+		return nil
+	}
 }
 
 // drop removes a pending outcome from Redis, because another one is in SQL. It removes the result

@@ -32,17 +32,17 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 	if err != nil {
 		return err
 	}
-	stands, err := s.move(ctx, c.ID)
+	inSQL, err := s.move(ctx, c.ID)
 	if err != nil {
 		return unconfirmed{err}
 	}
-	if !same(stands, store.Record{Owner: c.Owner, State: out.State, Gone: out.Gone, Result: out.Result}) {
-		return store.ErrFenced // Redis had lost the record that stands
+	if !same(inSQL, store.Record{Owner: c.Owner, State: out.State, Gone: out.Gone, Result: out.Result}) {
+		return store.ErrFenced // Redis had lost the record that SQL has
 	}
 	return nil
 }
 
-// stored returns the claim of a settled SQL row that c stands for, and the record in Redis. The
+// stored returns the claim of the settled SQL row of c's operation, and the record in Redis. The
 // fence of c may be that of either. If there is no such row, the error is ErrFenced.
 func (s *Store) stored(ctx context.Context, c store.Claim) (row store.Claim, hot store.Record, err error) {
 	if _, err = s.Read(ctx, c.ID); err != nil { // moves a pending outcome

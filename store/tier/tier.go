@@ -7,7 +7,7 @@
 //   - Settle writes the outcome to Redis, as pending, and compares the fence. Then it inserts
 //     the outcome into SQL, if the key has no record there.
 //   - A call, or a sweep, that finds a pending outcome in Redis first writes it to SQL. If SQL has
-//     another outcome, that one stands. No caller has received the pending one.
+//     another outcome, that outcome is valid. No caller has received the pending one.
 //
 // One risk remains. If Redis loses a claim in flight, the operation can run a second time. Both
 // runs then receive the outcome that reached SQL first. After Redis has lost a claim, only its
@@ -111,7 +111,7 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	// Redis can have lost the settle. If SQL is down, a later call finds the outcome.
-	if stands, err := s.back.Read(ctx, c.ID); err == nil && stands.State.Settled() {
+	if inSQL, err := s.back.Read(ctx, c.ID); err == nil && inSQL.State.Settled() {
 		return store.ErrFenced
 	}
 	return s.front.Release(ctx, c, keep)

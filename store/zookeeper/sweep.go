@@ -48,6 +48,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 			break
 		}
 	}
+	sw.swept.More = sw.left <= 0 // perhaps: later folders were not read
 	return sw.swept, cmp.Or(ctx.Err(), sw.bad.err())
 }
 
@@ -94,7 +95,6 @@ func (sw *sweep) folder(ctx context.Context, folder string, names []string, now 
 		each(n, func(i int) { sw.one(ctx, sw.s.root+"/due/"+folder+"/"+due[i]) })
 		due = due[n:]
 	}
-	sw.swept.More = len(due) > 0
 }
 
 // one processes the record of a place that is due.

@@ -1,7 +1,9 @@
 package zookeeper
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet/store"
 )
@@ -47,5 +49,28 @@ func TestStaleReadOfTheSweepRemovesNoPlace(t *testing.T) {
 		if exists, _, err := s.conn.Exists(path); exists || err != nil {
 			t.Errorf("%s is there: %v, %v", what, exists, err)
 		}
+	}
+}
+
+// The records are in different folders of the schedule, and each sweep ends at its limit in one of them.
+func TestSweepReportsMoreWhileRecordsAreDue(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, servers(t))
+	const records = 6
+	for n := range records {
+		req := request(fmt.Sprint("more ", n))
+		req.Lease = store.MinLease
+		mustClaim(t, s, req)
+	}
+	time.Sleep(2*store.MinLease + time.Second) // the store's clock is a lower bound, at most 1 s old
+	for swept, more := 0, true; more; {
+		sum, err := s.Sweep(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if swept += sum.MarkedUnknown; !sum.More && swept < records {
+			t.Fatalf("a sweep reports no more after %d of %d records", swept, records)
+		}
+		more = sum.More
 	}
 }
