@@ -5,7 +5,7 @@ GO      ?= go
 # go.mod names, as its users build it; go.work is for editors.
 CONTRIB := $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
 PROOF   := internal/test/proof
-MODULES := . $(PROOF) bench examples $(CONTRIB)
+MODULES := . $(PROOF) bench examples store/dynamodb $(CONTRIB)
 export GOWORK := off
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/calls"
 )
 
 // browseRecords is how many records one Browse reads.
@@ -97,14 +98,14 @@ func (l *listing) folder(ctx context.Context, folder, after string, page *store.
 		return name <= after || l.q.Scope != (store.ID{}) && (name < least.String() || name > greatest.String())
 	})
 	for len(ids) > 0 {
-		n := min(len(ids), together, l.q.Limit-len(page.Records))
+		n := min(len(ids), calls.Together, l.q.Limit-len(page.Records))
 		if n == 0 || l.read >= browseRecords {
 			page.Next = l.last.String()
 			return nil
 		}
 		found := make([]*store.Record, n)
 		errs := make([]error, n)
-		each(n, func(i int) { found[i], errs[i] = l.one(ctx, ids[i]) })
+		calls.Each(n, func(i int) { found[i], errs[i] = l.one(ctx, ids[i]) })
 		for i := range n {
 			if errs[i] != nil {
 				return errs[i]

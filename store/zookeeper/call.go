@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/go-zookeeper/zk"
 
@@ -48,53 +47,4 @@ func conflict(err error) bool {
 func noEffect(err error) bool {
 	return conflict(err) || slices.ContainsFunc([]error{zk.ErrNoServer, zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrSessionMoved, store.ErrNotDone},
 		func(refused error) bool { return errors.Is(err, refused) })
-}
-
-// undone is an error of a call that had no effect.
-func undone(err error) error {
-	if errors.Is(err, store.ErrNotDone) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", store.ErrNotDone, err)
-}
-
-// together is how many requests about different records one call sends at a time.
-const together = 32
-
-// each calls do for 0 to n-1, together at a time.
-func each(n int, do func(int)) {
-	var wg sync.WaitGroup
-	turns := make(chan struct{}, together)
-	for i := range n {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			do(i)
-		})
-	}
-	wg.Wait()
-}
-
-// damage is the records of a call that could not be reached or read.
-type damage struct {
-	mu     sync.Mutex
-	claims []store.Claim
-	cause  error
-}
-
-func (d *damage) add(c store.Claim, cause error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.claims = append(d.claims, c)
-	if d.cause == nil {
-		d.cause = cause
-	}
-}
-
-// err is nil if there are none.
-func (d *damage) err() error {
-	if len(d.claims) == 0 {
-		return nil
-	}
-	return &store.PartialError{Claims: d.claims, Cause: d.cause}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/calls"
 )
 
 const (
@@ -103,7 +104,7 @@ func (s *Store) change(ctx context.Context, id store.ID, plan func(view) (*write
 		if unsure != nil { // the error can wrap ErrNotDone or ErrFenced
 			return v, fmt.Errorf("zookeeper: %v: a write was not acknowledged: %s", id, err.Error())
 		}
-		return v, undone(err)
+		return v, calls.NotDone(err)
 	}
 	for try := 1; try <= tries; try++ {
 		v, err := s.see(ctx, id, fresh, refusedIn)
@@ -192,7 +193,7 @@ func (s *Store) tryCommit(ctx context.Context, v view, w *write) (*node, error) 
 	w.to.exists = true
 	data, err := w.to.marshal()
 	if err != nil {
-		return nil, undone(err)
+		return nil, calls.NotDone(err)
 	}
 	version := v.stat.Version
 	switch w.place = s.place(w.to); {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/calls"
 	"github.com/stet-go/stet/store/internal/rules"
 )
 
@@ -78,22 +79,7 @@ func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 
 // Extend implements store.Store. It writes each record by itself, 32 at a time.
 func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
-	errs := make([]error, len(claims))
-	each(len(claims), func(i int) { errs[i] = s.extend(ctx, claims[i], span(lease)) })
-	var lost []store.Claim
-	var bad damage
-	for i, err := range errs {
-		switch {
-		case errors.Is(err, store.ErrFenced):
-			lost = append(lost, claims[i])
-		case err != nil:
-			bad.add(claims[i], err)
-		}
-	}
-	if len(bad.claims) == len(claims) && len(claims) > 0 && !errors.Is(bad.cause, store.ErrDamaged) {
-		return nil, bad.cause
-	}
-	return lost, bad.err()
+	return calls.Extend(claims, func(c store.Claim) error { return s.extend(ctx, c, span(lease)) })
 }
 
 // extend renews one lease.

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/internal/calls"
 )
 
 // Sweep implements store.Sweeper. It lists the folders of the schedule whose time has come, and reads only
@@ -49,7 +50,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 		}
 	}
 	sw.swept.More = sw.left <= 0 // perhaps: later folders were not read
-	return sw.swept, cmp.Or(ctx.Err(), sw.bad.err())
+	return sw.swept, cmp.Or(ctx.Err(), sw.bad.Err())
 }
 
 // children lists the children of a znode, sorted; none if it does not exist.
@@ -79,7 +80,7 @@ type sweep struct {
 
 	swept store.Swept
 	left  int // of the limit
-	bad   damage
+	bad   calls.Partial
 }
 
 // folder processes the due records of a folder.
@@ -92,7 +93,7 @@ func (sw *sweep) folder(ctx context.Context, folder string, names []string, now 
 	}
 	for len(due) > 0 && sw.left > 0 && ctx.Err() == nil {
 		n := min(sw.left, len(due)) // unreadable records are not counted
-		each(n, func(i int) { sw.one(ctx, sw.s.root+"/due/"+folder+"/"+due[i]) })
+		calls.Each(n, func(i int) { sw.one(ctx, sw.s.root+"/due/"+folder+"/"+due[i]) })
 		due = due[n:]
 	}
 }
@@ -106,7 +107,7 @@ func (sw *sweep) one(ctx context.Context, place string) {
 	var w *write
 	switch {
 	case err != nil:
-		sw.bad.add(store.Claim{ID: id, Fence: v.stat.Czxid}, err)
+		sw.bad.Add(store.Claim{ID: id, Fence: v.stat.Czxid}, err)
 		return
 	case s.place(v.node) != place: // of an earlier state
 		err = s.unlist(ctx, v, place)
@@ -120,7 +121,7 @@ func (sw *sweep) one(ctx context.Context, place string) {
 	case conflict(err): // it has changed: the next sweep reads it again
 		return
 	case err != nil:
-		sw.bad.add(store.Claim{ID: id, Fence: v.stat.Czxid}, err)
+		sw.bad.Add(store.Claim{ID: id, Fence: v.stat.Czxid}, err)
 		return
 	}
 	sw.mu.Lock()

@@ -44,7 +44,18 @@ new_enough() {
 	echo "make services: node is still $(node --version), and the tests of clients/js need 20 or newer: put one first in PATH" >&2
 	exit 1
 }
-if [ -z "$missing" ]; then new_enough; exit 0; fi
+# python_servers installs servers of PyPI in folders of their own, whole or not at all.
+python_servers() {
+	moto=/var/cache/stet-tests/moto
+	if [ -x "$moto/complete-5.2.5" ]; then return 0; fi
+	echo "make services: installing moto from PyPI in $moto (some 140 MB)"
+	rm -rf "$moto"
+	mkdir -p "${moto%/*}"
+	/usr/bin/python3 -m venv "$moto"
+	"$moto/bin/pip" install --quiet --disable-pip-version-check --retries 10 'moto[dynamodb]==5.2.5' flask==3.1.3 flask-cors==6.0.5
+	install -m 755 /dev/null "$moto/complete-5.2.5"
+}
+if [ -z "$missing" ]; then new_enough; python_servers; exit 0; fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
 	echo "make services: there is no apt-get here; install these some other way:$missing" >&2
@@ -98,3 +109,4 @@ if command -v systemctl >/dev/null 2>&1; then
 	for p in $missing; do systemctl disable "$p" >/dev/null 2>&1 || true; done
 fi
 new_enough
+python_servers

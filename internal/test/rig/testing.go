@@ -20,6 +20,7 @@ var shared struct {
 	rabbitmq once[*RabbitMQServer]
 	nats     once[*NATSServer]
 	mariadb  once[*MariaDBServer]
+	moto     once[*MotoServer]
 }
 
 // once is a server that is started when a test first asks for it. shared.mu guards it.
