@@ -106,7 +106,7 @@ func (n *node) marshal(grace millis) item {
 	return it
 }
 
-// changing returns the attributes that a change of a record writes: nil for those that it removes.
+// changing returns the attributes that a change of a record writes. The value of an attribute that it removes is nil.
 func (n *node) changing(grace millis) item {
 	it := item{attrState: nil, attrTx: nil, attrGone: nil, attrResult: nil, attrTTL: nil}
 	if n.state != store.None {

@@ -23,7 +23,7 @@ func TestEachCallsAllAndFewAtATime(t *testing.T) {
 	}
 }
 
-func TestExtendTellsLostClaimsFromErrors(t *testing.T) {
+func TestExtendSeparatesLostClaimsFromErrors(t *testing.T) {
 	down := errors.New("down")
 	claims := []store.Claim{{Fence: 1}, {Fence: 2}, {Fence: 3}}
 	by := func(errs ...error) func(store.Claim) error {
