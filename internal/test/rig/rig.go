@@ -1,4 +1,4 @@
-// Package rig starts private servers for tests (PostgreSQL, PgBouncer, MariaDB, Redis, RabbitMQ, NATS, ZooKeeper, Prometheus) as
+// Package rig starts private servers for tests (PostgreSQL, PgBouncer, MariaDB, Redis, RabbitMQ, NATS, Kafka, ElasticMQ, ZooKeeper, Prometheus) as
 // direct children of the test binary, on free ports of 127.0.0.1, with
 // everything they write under one temporary directory. It never uses a server
 // that the machine runs. It works on Linux.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, MariaDB, Redis and
 # Sentinel, RabbitMQ, NATS, ZooKeeper, Prometheus), Python with what its package and examples need,
-# and Node and Chromium for clients/js, with apt-get.
+# and Node and Chromium for clients/js, with apt-get. jars.sh then downloads Kafka and ElasticMQ.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
@@ -24,6 +24,8 @@ if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-ser
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
 if ! has prometheus || ! has promtool; then missing="$missing prometheus"; fi
 if [ ! -e /usr/share/java/zookeeper.jar ]; then missing="$missing zookeeper"; fi
+if ! has java; then missing="$missing default-jre-headless"; fi
+if ! has mvn; then missing="$missing maven"; fi
 if ! has nginx; then missing="$missing nginx-light"; fi
 if ! has python3; then missing="$missing python3"; fi
 if ! python3 -c "import ensurepip" >/dev/null 2>&1; then missing="$missing python3-venv"; fi
@@ -44,6 +46,7 @@ new_enough() {
 	echo "make services: node is still $(node --version), and the tests of clients/js need 20 or newer: put one first in PATH" >&2
 	exit 1
 }
+jars=$(dirname "$0")/jars.sh
 # python_servers installs servers of PyPI in folders of their own, whole or not at all.
 python_servers() {
 	moto=/var/cache/stet-tests/moto
@@ -55,7 +58,11 @@ python_servers() {
 	"$moto/bin/pip" install --quiet --disable-pip-version-check --retries 10 'moto[dynamodb]==5.2.5' flask==3.1.3 flask-cors==6.0.5
 	install -m 755 /dev/null "$moto/complete-5.2.5"
 }
-if [ -z "$missing" ]; then new_enough; python_servers; exit 0; fi
+if [ -z "$missing" ]; then
+	new_enough
+	python_servers
+	exec "$jars"
+fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
 	echo "make services: there is no apt-get here; install these some other way:$missing" >&2
@@ -110,3 +117,4 @@ if command -v systemctl >/dev/null 2>&1; then
 fi
 new_enough
 python_servers
+"$jars"

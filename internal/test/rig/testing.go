@@ -15,12 +15,13 @@ var shared struct {
 	main bool // Main was called
 	rig  *Rig
 
-	postgres once[*PostgresServer]
-	redis    once[*RedisServer]
-	rabbitmq once[*RabbitMQServer]
-	nats     once[*NATSServer]
-	mariadb  once[*MariaDBServer]
-	moto     once[*MotoServer]
+	postgres  once[*PostgresServer]
+	redis     once[*RedisServer]
+	rabbitmq  once[*RabbitMQServer]
+	nats      once[*NATSServer]
+	mariadb   once[*MariaDBServer]
+	moto      once[*MotoServer]
+	elasticmq once[*ElasticMQServer]
 }
 
 // once is a server that is started when a test first asks for it. shared.mu guards it.
