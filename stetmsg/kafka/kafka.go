@@ -13,7 +13,7 @@
 // record that kills its process is dead-lettered in the end. After a crash, the next member
 // commits before each of the up to 1,000 records that may have caused it.
 //
-// Its tests run against kfake, a stand-in for Kafka.
+// Its tests run on Apache Kafka, and on kfake, a stand-in, for faults of the brokers.
 package kafka
 
 import (

@@ -15,24 +15,26 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
 const patience = 60 * time.Second // for a loaded machine
 
-// fixture is a stand-in for Kafka with a topic of two partitions, and an engine.
+// fixture is Kafka, or a stand-in, with a topic of two partitions, and an engine.
 type fixture struct {
 	t       *testing.T
-	cluster *kfake.Cluster
+	cluster *kfake.Cluster // nil with Kafka
 	client  *kgo.Client
 	engine  *stet.Engine
+	options kafka.Options
 
 	mu      sync.Mutex
 	ran     []string // keys, in their order
@@ -47,19 +49,29 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	f := newFixtureOn(t, cluster.ListenAddrs(), "")
+	f.cluster = cluster
+	return f
+}
+
+// newFixtureOn makes a fixture over brokers. Prefix is that of its topics and of its group.
+func newFixtureOn(t *testing.T, addrs []string, prefix string) *fixture {
+	t.Helper()
+	seeds := kgo.SeedBrokers(addrs...)
+	client, err := kgo.NewClient(seeds, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	return &fixture{t: t, cluster: cluster, client: client, engine: engine, changed: make(chan struct{}, 1)}
+	return &fixture{t: t, client: client, engine: engine, changed: make(chan struct{}, 1),
+		options: kafka.Options{Client: []kgo.Opt{seeds}, Group: prefix + "workers", Topics: []string{prefix + "orders"}, DeadLetterTopic: prefix + "dead"}}
 }
 
 func (f *fixture) publish(partition int32, ids ...string) {
 	f.t.Helper()
 	for _, id := range ids {
-		rec := &kgo.Record{Topic: "orders", Partition: partition, Value: []byte("five books"), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}}}
+		rec := &kgo.Record{Topic: f.options.Topics[0], Partition: partition, Value: []byte("five books"), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}}}
 		if id == "" {
 			rec.Headers = nil
 		}
@@ -97,8 +109,7 @@ func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receive
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"orders"}, DeadLetterTopic: "dead"})
+	r, err := kafka.New(c, f.options)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -207,13 +218,22 @@ func TestOffsetIsNotCommittedPastAnUnsettledRecord(t *testing.T) {
 
 func TestRebalanceRunsEachRecordOnce(t *testing.T) {
 	f := newFixture(t)
+	const n = 200
+	f.rebalance(n)
+	if a, b := f.committed(0), f.committed(1); a != n/2 || b != n/2 {
+		t.Fatalf("committed up to %d and %d", a, b)
+	}
+}
+
+// rebalance has n records handled by a member, by two, and by the second alone.
+func (f *fixture) rebalance(n int) {
+	f.t.Helper()
 	slow := func(context.Context, string) error {
 		time.Sleep(5 * time.Millisecond)
 		return nil
 	}
 	stop1 := f.run(f.receiver(slow))
 	defer stop1()
-	const n = 200
 	for i := range n {
 		f.publish(int32(i%2), fmt.Sprint(i))
 	}
@@ -224,12 +244,17 @@ func TestRebalanceRunsEachRecordOnce(t *testing.T) {
 	stop1() // the first one leaves
 	f.until(func(ran []string) bool { return len(ran) >= n })
 	stop2()
+	f.once(n)
+}
+
+// once fails unless n records ran, each once.
+func (f *fixture) once(n int) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	slices.Sort(f.ran)
 	if len(slices.Compact(slices.Clone(f.ran))) != n || len(f.ran) != n {
-		t.Fatalf("%d runs of %d records", len(f.ran), n)
-	}
-	if a, b := f.committed(0), f.committed(1); a != n/2 || b != n/2 {
-		t.Fatalf("committed up to %d and %d", a, b)
+		f.t.Fatalf("%d runs of %d records: %v", len(f.ran), n, f.ran)
 	}
 }
 

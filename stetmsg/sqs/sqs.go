@@ -9,8 +9,8 @@
 // other, and received one by one: SQS counts all messages of a batch as received, so messages
 // behind a waiting one would use up their attempts without a run.
 //
-// If AWS Lambda receives the messages, see package stetlambda. The tests run against a small stand-in with
-// SQS's protocol.
+// If AWS Lambda receives the messages, see package stetlambda. The tests run on ElasticMQ, and on a small
+// stand-in for faults of the service.
 package sqs
 
 import (

@@ -16,13 +16,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/test/rig"
 	"github.com/stet-go/stet/internal/test/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/sqs"
 	"github.com/stet-go/stet/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
