@@ -28,7 +28,8 @@ func init() { // not in the declaration, which consume refers to
 	trades = map[string]trade{
 		"rabbitmq":  {startRabbitMQ, consumeRabbitMQ, publisherRabbitMQ, reachTimeout},
 		"jetstream": {startNATS, consumeNATS, publisherNATS, reachTimeout},
-		"kafka":     {startKafka, consumeKafka, publisherKafka, 3 * reachTimeout}, // a group waits for the dead
+		"kafka":     {startKafka(1), consumeKafka, publisherKafka, 3 * reachTimeout}, // a group waits for the dead
+		"kafka-3":   {startKafka(3), consumeKafka, publisherKafka, 3 * reachTimeout},
 	}
 }
 

@@ -3,24 +3,22 @@ package messages
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"os"
+	"strings"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/crash"
 	"github.com/stet-go/stet/internal/test/proof/crashtest"
 	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/internal/test/rig/topic"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
 
 const (
-	topic      = "orders"
+	orders     = "orders"
 	deadTopic  = "dead"
 	workers    = "workers"
 	partitions = 8
@@ -29,119 +27,88 @@ const (
 	sessionTimeout = 3 * time.Second
 )
 
-// kafkaServer is kfake, which stands in for Kafka, in the parent's process. It
-// keeps its data in files when it is restarted.
-type kafkaServer struct {
-	cluster *kfake.Cluster
+// kafkaCluster is a cluster of Apache Kafka, of one server or three.
+type kafkaCluster struct {
+	cluster *rig.Kafka
 	client  *kgo.Client
-	dir     string
-	port    int
 }
 
-func startKafka(context.Context, *rig.Rig) (broker, error) {
-	dir, err := os.MkdirTemp("", "stet-kfake-")
-	if err != nil {
-		return nil, err
-	}
-	b := &kafkaServer{dir: dir}
-	for range 20 {
-		b.port = 12000 + rand.IntN(20000) // below those of outgoing connections, which could keep it from getting it back
-		if err = b.start(kfake.SeedTopics(partitions, topic, outgoing), kfake.SeedTopics(1, deadTopic)); err == nil {
-			break
+func startKafka(n int) func(context.Context, *rig.Rig) (broker, error) {
+	return func(ctx context.Context, r *rig.Rig) (broker, error) {
+		cluster, err := r.StartKafka(ctx, n, nil)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if err == nil {
-		b.client, err = kgo.NewClient(kgo.SeedBrokers(b.url()), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
-	}
-	if err != nil {
-		b.close()
-		return nil, err
-	}
-	return b, nil
-}
-
-// start leaves cluster nil if it fails.
-func (b *kafkaServer) start(more ...kfake.Opt) error {
-	cluster, err := kfake.NewCluster(append(more, kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.GroupMinSessionTimeout(time.Second))...)
-	if err == nil {
-		b.cluster = cluster
-	}
-	return err
-}
-
-// stop does nothing if it has not started again since.
-func (b *kafkaServer) stop() {
-	if b.cluster != nil {
-		b.cluster.Close()
-		b.cluster = nil
-	}
-}
-
-func (b *kafkaServer) url() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
-
-func (b *kafkaServer) close() {
-	if b.client != nil {
-		b.client.Close()
-	}
-	b.stop()
-	_ = os.RemoveAll(b.dir)
-}
-
-// restart stops it properly.
-func (b *kafkaServer) restart(ctx context.Context) error {
-	b.stop()
-	for {
-		err := b.start()
-		if err == nil || ctx.Err() != nil {
-			return err
+		client, err := kgo.NewClient(kgo.SeedBrokers(cluster.Addrs()...), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
+		if err != nil {
+			return nil, err
 		}
-		_ = crash.Pause(ctx, 100*time.Millisecond) // the port
+		b := &kafkaCluster{cluster, client}
+		err = topic.Create(ctx, client, partitions, int16(n), orders, outgoing)
+		if err == nil {
+			err = topic.Create(ctx, client, 1, int16(n), deadTopic)
+		}
+		if err != nil {
+			b.close()
+			return nil, err
+		}
+		return b, nil
 	}
 }
 
-func (b *kafkaServer) publish(ctx context.Context, ids []string) error {
+func (b *kafkaCluster) url() string { return strings.Join(b.cluster.Addrs(), ",") }
+
+func (b *kafkaCluster) close() { b.client.Close() }
+
+// restart kills the leader of a partition, and starts it.
+func (b *kafkaCluster) restart(ctx context.Context) error {
+	leaders, err := topic.Leaders(ctx, b.client, orders)
+	if err != nil {
+		return err
+	}
+	victim := b.cluster.Servers[max(leaders[0], 1)-1]
+	if err := errors.Join(victim.Kill(), victim.Start(ctx)); err != nil {
+		return err
+	}
+	return topic.Await(ctx, b.client, orders, outgoing, deadTopic)
+}
+
+func (b *kafkaCluster) publish(ctx context.Context, ids []string) error {
 	recs := make([]*kgo.Record, len(ids))
 	for i, id := range ids {
-		recs[i] = &kgo.Record{Topic: topic, Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "message-id", Value: []byte(id)}}}
+		recs[i] = &kgo.Record{Topic: orders, Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "message-id", Value: []byte(id)}}}
 	}
 	return b.client.ProduceSync(ctx, recs...).FirstErr()
 }
 
-// ends is how many records a topic has, and how many of them the group has done.
-func (b *kafkaServer) ends(topic string) (all, done int, err error) {
-	if b.cluster == nil {
-		return 0, 0, errors.New("the cluster is not running")
+// ends is how many records a topic has.
+func (b *kafkaCluster) ends(ctx context.Context, name string) (all int, err error) {
+	ends, err := topic.Ends(ctx, b.client, name)
+	for _, n := range ends {
+		all += int(n)
 	}
-	infos := b.cluster.PartitionInfos(topic)
-	if len(infos) == 0 {
-		return 0, 0, fmt.Errorf("the topic %q is gone", topic)
-	}
-	for _, p := range infos {
-		all += int(p.HighWatermark)
-	}
-	if group := b.cluster.GroupInfo(workers); group != nil {
-		for _, c := range group.Commits[topic] {
-			done += int(c.Offset)
-		}
-	}
-	return all, done, nil
+	return all, err
 }
 
-func (b *kafkaServer) left(context.Context) (left, dead int, err error) {
-	all, done, err := b.ends(topic)
+func (b *kafkaCluster) left(ctx context.Context) (left, dead int, err error) {
+	all, err := b.ends(ctx, orders)
 	if err != nil {
 		return 0, 0, err
 	}
-	dead, _, err = b.ends(deadTopic)
-	return all - done, dead, err
+	done, err := topic.Committed(ctx, b.client, workers, orders)
+	if err != nil {
+		return 0, 0, err
+	}
+	dead, err = b.ends(ctx, deadTopic)
+	return all - int(done), dead, err
 }
 
-func (b *kafkaServer) arrived(ctx context.Context) (letters []crashtest.Letter, err error) {
-	all, _, err := b.ends(outgoing)
+func (b *kafkaCluster) arrived(ctx context.Context) (letters []crashtest.Letter, err error) {
+	all, err := b.ends(ctx, outgoing)
 	if err != nil {
 		return nil, err
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.url()), kgo.ConsumeTopics(outgoing))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.cluster.Addrs()...), kgo.ConsumeTopics(outgoing))
 	if err != nil {
 		return nil, err
 	}
@@ -170,8 +137,8 @@ func consumeKafka(ctx context.Context, s *shop) error {
 		return err
 	}
 	receiver, err := kafka.New(consumer, kafka.Options{
-		Client: []kgo.Opt{kgo.SeedBrokers(s.URL), kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(sessionTimeout / 6), kgo.RebalanceTimeout(2 * sessionTimeout)},
-		Group:  workers, Topics: []string{topic}, DeadLetterTopic: deadTopic,
+		Client: []kgo.Opt{kgo.SeedBrokers(strings.Split(s.URL, ",")...), kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(sessionTimeout / 6), kgo.RebalanceTimeout(2 * sessionTimeout)},
+		Group:  workers, Topics: []string{orders}, DeadLetterTopic: deadTopic,
 	})
 	if err != nil {
 		return err
@@ -181,7 +148,7 @@ func consumeKafka(ctx context.Context, s *shop) error {
 }
 
 func publisherKafka(_ context.Context, o order) (stetmsg.Publish, func(), error) {
-	cl, err := kgo.NewClient(kgo.SeedBrokers(o.URL))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(o.URL, ",")...))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,5 +1,5 @@
-// Package messages kills consumers of RabbitMQ, of NATS JetStream and of a
-// stand-in for Kafka again and again while messages come up to five times each,
+// Package messages kills consumers of RabbitMQ, of NATS JetStream and of
+// Kafka again and again while messages come up to five times each,
 // and the relays of what their handlers emit; restarts the broker in between; and
 // has effects, outcomes and emitted messages judged.
 //
@@ -30,7 +30,7 @@ import (
 
 // Config says what to run.
 type Config struct {
-	Broker     string // one of Brokers
+	Broker     string // one of Brokers or Clusters
 	Store      string // one of Stores
 	Messages   int    // distinct ones
 	Kills      int    // of consumers
@@ -40,11 +40,11 @@ type Config struct {
 	Progress   func(string) // told now and then; may be nil
 }
 
-// Brokers and Stores are what there is to choose from. Kafka is kfake, which
-// stands in for it.
+// Brokers, Clusters and Stores are what there is to choose from. A cluster has three servers.
 var (
-	Brokers = []string{"rabbitmq", "jetstream", "kafka"}
-	Stores  = []string{crashtest.Postgres, crashtest.Redis}
+	Brokers  = []string{"rabbitmq", "jetstream", "kafka"}
+	Clusters = []string{"kafka-3"}
+	Stores   = []string{crashtest.Postgres, crashtest.Redis}
 )
 
 // Report is the result.
@@ -105,7 +105,7 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (rep Report, err error) {
 	s := &loadTest{cfg: cfg}
 	t, ok := trades[cfg.Broker]
 	if s.trade = t; !ok || consumerVisits[cfg.Store] == nil {
-		return rep, fmt.Errorf("there is no broker %q, or no store %q; there are %v and %v", cfg.Broker, cfg.Store, Brokers, Stores)
+		return rep, fmt.Errorf("there is no broker %q, or no store %q; there are %v, %v and %v", cfg.Broker, cfg.Store, Brokers, Clusters, Stores)
 	}
 	dir, err := os.MkdirTemp("", "stet-crashtest-")
 	if err != nil {

@@ -1,14 +1,11 @@
 package messages
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
-	"strconv"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/stet-go/stet/internal/test/rig"
@@ -19,6 +16,7 @@ var (
 	kills      = flag.Int("kills", 6, "consumers to kill")
 	relayKills = flag.Int("relay-kills", 10, "relays to kill")
 	restarts   = flag.Int("restarts", 1, "restarts of the broker")
+	clusters   = flag.Bool("clusters", false, "clusters of three servers, too")
 	seed       = flag.Uint64("seed", 1, "of the schedule")
 )
 
@@ -29,7 +27,11 @@ func TestMain(m *testing.M) {
 
 // TestNoKillMakesASecondEffectOrLosesAMessage tests incoming and outgoing messages.
 func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
-	for _, broker := range Brokers {
+	brokers := Brokers
+	if *clusters {
+		brokers = slices.Concat(Brokers, Clusters)
+	}
+	for _, broker := range brokers {
 		for _, store := range Stores {
 			t.Run(broker+"/"+store, func(t *testing.T) {
 				t.Parallel() // it waits for most of the time
@@ -55,31 +57,5 @@ func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestKafkaThatDoesNotStartAgainIsAnError(t *testing.T) {
-	started, err := startKafka(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, _ := started.(*kafkaServer)
-	defer b.close()
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	_, port, _ := strings.Cut(other.Addr().String(), ":")
-	b.port, _ = strconv.Atoi(port)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 2 {
-		if err := b.restart(ctx); err == nil {
-			t.Fatal("it has started on a port that is taken")
-		}
-	}
-	if _, _, err := b.left(ctx); err == nil {
-		t.Error("it has messages, and does not run")
 	}
 }
