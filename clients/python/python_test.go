@@ -98,7 +98,7 @@ func TestPythonPackageKeepsItsPromises(t *testing.T) {
 	modes := map[string]string{}
 	for _, class := range classes {
 		modes[class] = "functions"
-		if module, _, _ := strings.Cut(class, "."); slices.Contains([]string{"test_services", "test_transactions", "test_unsettled", "test_operations"}, module) {
+		if module, _, _ := strings.Cut(class, "."); slices.Contains([]string{"test_services", "test_transactions", "test_unsettled", "test_operations", "test_names"}, module) {
 			modes[class+"/statements"] = "statements"
 		}
 	}

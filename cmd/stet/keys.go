@@ -48,6 +48,7 @@ from and to: in --audit, or in the audit of the process at --admin.`,
 	k.add(cmd, cmd.PersistentFlags())
 	k.shown(cmd.PersistentFlags(), "namespace", "the namespace that the service uses")
 	k.hidden(cmd.PersistentFlags(), "encryption.")
+	k.hidden(cmd.PersistentFlags(), "previous.")
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
 	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it must fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newResolve(), k.newRelease(), k.newExpire())
@@ -100,30 +101,55 @@ func hint(err error) error {
 	return err
 }
 
-// find returns the digest of the operation that the arguments name.
-func (k *keys) find(args []string) (id store.ID, err error) {
+// find returns the digests of the operation that the arguments name: under the namespace, and under
+// the previous one.
+func (k *keys) find(args []string) ([]store.ID, error) {
 	switch {
 	case k.id != "" && (len(args) > 0 || k.scope != ""):
-		return id, usage{errors.New("either --id, or a key and --scope")}
+		return nil, usage{errors.New("either --id, or a key and --scope")}
 	case k.id != "":
-		if id, err = admin.ParseID(k.id); err != nil {
-			return id, usage{fmt.Errorf("--id: %w", err)}
+		id, err := admin.ParseID(k.id)
+		if err != nil {
+			return nil, usage{fmt.Errorf("--id: %w", err)}
 		}
-		return id, nil
+		return []store.ID{id}, nil
 	case len(args) == 0 || k.scope == "":
-		return id, usage{errors.New("which operation? Give its key and --scope, or --id")}
+		return nil, usage{errors.New("which operation? Give its key and --scope, or --id")}
 	}
-	c, err := k.config()
-	if err != nil {
-		return id, err
-	}
-	return store.Digest(c.Namespace, k.scope, args[0]), nil
+	return k.digests(func(namespace string) store.ID { return store.Digest(namespace, k.scope, args[0]) })
 }
 
-// record reads a record that must exist.
-func (k *keys) record(cmd *cobra.Command, d admin.API, id store.ID, result bool) (admin.Record, error) {
-	rec, err := d.Get(cmd.Context(), id, result)
-	if err == nil && rec.State == store.None.String() {
+// scopes returns the digests of a scope, like find. Without a scope it returns the zero ID.
+func (k *keys) scopes(scope string) ([]store.ID, error) {
+	if scope == "" {
+		return make([]store.ID, 1), nil
+	}
+	return k.digests(func(namespace string) store.ID { return store.DigestScope(namespace, scope) })
+}
+
+func (k *keys) digests(of func(namespace string) store.ID) (ids []store.ID, err error) {
+	c, err := k.config()
+	if err != nil {
+		return nil, err
+	}
+	for _, namespace := range c.Namespaces() {
+		ids = append(ids, of(namespace))
+	}
+	return ids, nil
+}
+
+// record reads the record of an operation, which must exist. If it has two, one was released.
+func (k *keys) record(cmd *cobra.Command, d admin.API, ids []store.ID, result bool) (rec admin.Record, err error) {
+	for _, id := range ids {
+		found, err := d.Get(cmd.Context(), id, result)
+		if err != nil {
+			return found, err
+		}
+		if found.State != store.None.String() && (rec.ID == "" || rec.State == store.Retryable.String()) {
+			rec = found
+		}
+	}
+	if rec.ID == "" {
 		err = errors.New("the store has no such operation; are --scope and --namespace those of the service?")
 	}
 	return rec, err
@@ -149,17 +175,14 @@ func (k *keys) newList() *cobra.Command {
 				}
 				q.States = append(q.States, s)
 			}
-			if scope != "" {
-				c, err := k.config()
-				if err != nil {
-					return err
-				}
-				q.Scope = store.DigestScope(c.Namespace, scope)
+			scopes, err := k.scopes(scope)
+			if err != nil {
+				return err
 			}
 			if err := q.Check(); err != nil {
 				return usage{fmt.Errorf("--older and --newer: %w", err)}
 			}
-			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.list(cmd, d, q, limit) })
+			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.list(cmd, d, q, scopes, limit) })
 		},
 	}
 	f := cmd.Flags()
@@ -174,18 +197,20 @@ func (k *keys) newList() *cobra.Command {
 
 const maxList = 100_000
 
-// list prints up to limit records.
-func (k *keys) list(cmd *cobra.Command, d admin.API, q store.Query, limit int) error {
+// list prints up to limit records of the scopes.
+func (k *keys) list(cmd *cobra.Command, d admin.API, q store.Query, scopes []store.ID, limit int) error {
 	records := []admin.Record{}
-	more := true
-	for more && len(records) < limit {
-		q.Limit = min(limit-len(records), store.MaxBrowse)
-		page, err := d.List(cmd.Context(), q)
-		if err != nil {
-			return err
+	more := false
+	for _, q.Scope = range scopes {
+		for q.After, more = "", true; more && len(records) < limit; {
+			q.Limit = min(limit-len(records), store.MaxBrowse)
+			page, err := d.List(cmd.Context(), q)
+			if err != nil {
+				return err
+			}
+			records = append(records, page.Records...)
+			q.After, more = page.Next, page.Next != ""
 		}
-		records = append(records, page.Records...)
-		q.After, more = page.Next, page.Next != ""
 	}
 	out := cmd.OutOrStdout()
 	if k.format.json() {
@@ -214,7 +239,7 @@ and "authorization:" with the first 32 hexadecimal digits of the SHA-256 of the
 Authorization header. Several together are "LENGTH:VALUE," each, without spaces.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := k.find(args)
+			ids, err := k.find(args)
 			if err != nil {
 				return err
 			}
@@ -226,7 +251,7 @@ Authorization header. Several together are "LENGTH:VALUE," each, without spaces.
 				o.Encryption.AcceptPlain = true // to show
 			}
 			return k.at(cmd, o, nil, func(d admin.API) error {
-				rec, err := k.record(cmd, d, id, body)
+				rec, err := k.record(cmd, d, ids, body)
 				if err != nil {
 					return err
 				}

@@ -59,21 +59,18 @@ func (s *selection) check(cmd *cobra.Command, args []string) error {
 	if s.max < 1 || s.max > maxList {
 		return fmt.Errorf("--max is %d; give it 1 to %d", s.max, maxList)
 	}
-	_, err := s.query("", "")
+	_, err := s.query()
 	return err
 }
 
 // query reads the states.
-func (s *selection) query(namespace, scope string) (q store.Query, err error) {
+func (s *selection) query() (q store.Query, err error) {
 	for _, name := range s.states {
 		state, err := admin.ParseState(name)
 		if err != nil {
 			return q, fmt.Errorf("--state: %w", err)
 		}
 		q.States = append(q.States, state)
-	}
-	if scope != "" {
-		q.Scope = store.DigestScope(namespace, scope)
 	}
 	q.OlderThan = s.older
 	if err := q.Check(); err != nil {
@@ -84,30 +81,30 @@ func (s *selection) query(namespace, scope string) (q store.Query, err error) {
 
 // selected returns the operations of the selection that the action is possible for, oldest first.
 func (c *change) selected(ctx context.Context, d admin.API, action string) (records []admin.Record, err error) {
-	config, err := c.config()
+	scopes, err := c.scopes(c.scope)
 	if err != nil {
 		return nil, err
 	}
-	q, err := c.from.query(config.Namespace, c.scope)
+	q, err := c.from.query()
 	if err != nil {
 		return nil, err
 	}
 	q.Limit = store.MaxBrowse
-	for {
-		page, err := d.List(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range page.Records {
-			if admin.Possible(action, r) == "" && matches(c.class, r.Class) && matches(c.from.name, r.Name) && matches(c.from.ref, r.Ref) {
-				records = append(records, r)
+	for _, q.Scope = range scopes {
+		for more := true; more; more = q.After != "" {
+			page, err := d.List(ctx, q)
+			if err != nil {
+				return nil, err
 			}
-		}
-		if len(records) > c.from.max {
-			return nil, fmt.Errorf("there are more than %d such operations; nothing was changed. Select fewer, or give a greater --max", c.from.max)
-		}
-		if q.After = page.Next; q.After == "" {
-			break
+			for _, r := range page.Records {
+				if admin.Possible(action, r) == "" && matches(c.class, r.Class) && matches(c.from.name, r.Name) && matches(c.from.ref, r.Ref) {
+					records = append(records, r)
+				}
+			}
+			if len(records) > c.from.max {
+				return nil, fmt.Errorf("there are more than %d such operations; nothing was changed. Select fewer, or give a greater --max", c.from.max)
+			}
+			q.After = page.Next
 		}
 	}
 	slices.SortStableFunc(records, func(a, b admin.Record) int { return claimed(a).Compare(claimed(b)) })

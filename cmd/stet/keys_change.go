@@ -222,9 +222,9 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (e
 	if err := c.from.check(cmd, args); err != nil {
 		return usage{err}
 	}
-	var id store.ID
+	var ids []store.ID
 	if len(c.from.states) == 0 {
-		if id, err = c.find(args); err != nil {
+		if ids, err = c.find(args); err != nil {
 			return err
 		}
 	}
@@ -246,7 +246,7 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) (e
 		if len(c.from.states) > 0 {
 			return c.makeMany(cmd, d, wanted)
 		}
-		rec, err := c.record(cmd, d, id, false)
+		rec, err := c.record(cmd, d, ids, false)
 		if err != nil {
 			return err
 		}

@@ -38,8 +38,8 @@ type Previous struct {
 	Claim     bool   `yaml:"claim"`
 }
 
-// namespaces returns the current and the previous namespace.
-func (c *Config) namespaces() []string {
+// Namespaces returns the current and the previous namespace.
+func (c *Config) Namespaces() []string {
 	if c.Previous == nil {
 		return []string{c.Namespace}
 	}

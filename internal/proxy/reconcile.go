@@ -134,7 +134,7 @@ type reconciler struct {
 
 func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
 	s := cmp.Or(c.Reconcile, &Reconcile{})
-	r := &reconciler{engine: e, namespaces: c.namespaces(), verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery)}
+	r := &reconciler{engine: e, namespaces: c.Namespaces(), verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery)}
 	options := reconcile.Options{Verify: r.verify, Select: r.selects, OlderThan: time.Duration(s.OlderThan), AcceptedFor: time.Duration(s.AcceptedFor),
 		Concurrency: s.Concurrency, Rate: s.Rate, DryRun: o.DryRun, ErrorLog: o.ErrorLog}
 	var err error

@@ -42,7 +42,7 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 		return nil, err
 	}
 	return &verifier{
-		url: u, by: cmp.Or(r.Verify.By, byKey), header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespaces: c.namespaces(),
+		url: u, by: cmp.Or(r.Verify.By, byKey), header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespaces: c.Namespaces(),
 		maxResult: int64(cmp.Or(r.MaxResult, 1<<20)),
 		client:    sideClient(u, upstream, toUpstream, elsewhere),
 	}, nil

@@ -98,6 +98,8 @@ export interface OperationOptions {
   /** How long fn may run, in milliseconds; then it is rolled back. Default 30000. */
   timeout?: number;
   namespace?: Options<unknown>['namespace'];
+  previous?: Options<unknown>['previous'];
+  claimPrevious?: Options<unknown>['claimPrevious'];
   class?: Options<unknown>['class'];
   mode?: Options<unknown>['mode'];
   keep?: Options<unknown>['keep'];
@@ -195,6 +197,13 @@ export interface Options<Request> extends Common {
   mode?: 'functions' | 'statements';
   /** The Namespace of stet.Options, if a Go service shares the keys. Default ''. */
   namespace?: string;
+  /**
+   * The namespace that namespace replaces, during a rolling deployment (docs/keys.md). An operation that has a record there has its outcome from
+   * there. All processes must have it, with claimPrevious, before the first process unsets claimPrevious. Default: none.
+   */
+  previous?: string;
+  /** Run new operations under the previous namespace, as processes without this option do. Default false. */
+  claimPrevious?: boolean;
   /** The class that operators see. Default ''. */
   class?: string;
   /** The name of the operation. Default: the method and the path of the route. */

@@ -11,7 +11,7 @@ import { outcomeOf } from './record.js';
 import { finished, unended } from './running.js';
 import { logOnce } from './sidecar.js';
 
-const settings = ['namespace', 'class', 'keep', 'tombstone', 'timeout', 'maxResult', 'mode', 'schema', 'table'];
+const settings = ['namespace', 'previous', 'claimPrevious', 'class', 'keep', 'tombstone', 'timeout', 'maxResult', 'mode', 'schema', 'table'];
 const own = new Set([...settings, 'log', 'scope', 'key', 'payload', 'name', 'ref']);
 const none = Buffer.alloc(33); // the fingerprint of a call without a payload
 const type = 'application/json', failureType = 'application/problem+json';

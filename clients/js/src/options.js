@@ -2,21 +2,21 @@ import { problemBase } from './problem.js';
 import { theSidecars } from './sidecar.js';
 import { statements } from './statements.js';
 
-const known = new Set(['pool', 'scope', 'sidecar', 'namespace', 'class', 'name', 'ref', 'header', 'maxBody', 'maxResult', 'canonicalize', 'rollsBack', 'keep',
+const known = new Set(['pool', 'scope', 'sidecar', 'namespace', 'previous', 'claimPrevious', 'class', 'name', 'ref', 'header', 'maxBody', 'maxResult', 'canonicalize', 'rollsBack', 'keep',
   'tombstone', 'timeout', 'requireTransaction', 'schema', 'table', 'problemBase', 'log', 'mode']);
 
 /** Options with their defaults; wrong ones are errors here, and not at the first request. */
 export function checked(options) {
   const o = {
     namespace: '', class: '', header: 'Idempotency-Key', maxBody: 1 << 20, maxResult: 1 << 20, rollsBack, keep: '24 hours', tombstone: null,
-    timeout: 30_000, requireTransaction: false, sidecar: false, mode: 'functions', schema: 'stet', table: 'records', problemBase, log: report, ...options,
+    timeout: 30_000, requireTransaction: false, sidecar: false, claimPrevious: false, mode: 'functions', schema: 'stet', table: 'records', problemBase, log: report, ...options,
   };
   const wrong = (what) => {
     throw new TypeError(`stet: ${what}`);
   };
   for (const name of Object.keys(o)) if (!known.has(name)) wrong(`there is no option ${name}`);
   if (typeof o.pool?.connect !== 'function') wrong('the option pool must be a Pool of pg');
-  for (const name of ['sidecar', 'requireTransaction']) if (typeof o[name] !== 'boolean') wrong(`the option ${name} must be true or false`);
+  for (const name of ['sidecar', 'requireTransaction', 'claimPrevious']) if (typeof o[name] !== 'boolean') wrong(`the option ${name} must be true or false`);
   if (o.sidecar) {
     for (const name of theSidecars) if (options[name] !== undefined) wrong(`behind the sidecar there is no option ${name}: stet.yaml says it`);
     if (o.mode !== 'functions') wrong('behind the sidecar there is no other mode than functions: the sidecar has written the record');
@@ -33,7 +33,12 @@ export function checked(options) {
   }
   if (!['functions', 'statements'].includes(o.mode)) wrong("the option mode must be 'functions' or 'statements'");
   if (o.maxResult > 64 << 20) wrong('the option maxResult must be at most 67108864 bytes');
-  if (!o.namespace.isWellFormed() || Buffer.byteLength(o.namespace) > 1024) wrong('the option namespace must be well-formed and have at most 1024 bytes');
+  const named = (name) => typeof name === 'string' && name.isWellFormed() && Buffer.byteLength(name) <= 1024;
+  if (!named(o.namespace)) wrong('the option namespace must be well-formed and have at most 1024 bytes');
+  if (o.previous === undefined ? o.claimPrevious : !named(o.previous) || o.previous === o.namespace) {
+    wrong('the option previous must be the namespace before this one, well-formed and with at most 1024 bytes; claimPrevious needs it');
+  }
+  o.namespaces = o.claimPrevious ? [o.previous, o.namespace] : [o.namespace, o.previous]; // new operations have the first
   if (!o.class.isWellFormed() || Buffer.byteLength(o.class) > 255 || /\p{Cc}/u.test(o.class)) wrong('the option class must be well-formed and have at most 255 bytes without control characters');
   if (!URL.canParse(o.problemBase)) wrong('the option problemBase must be an absolute URL');
   o.sql = statements(o);

@@ -25,7 +25,7 @@ export async function begin(options, operation, mode = options.mode) {
     }
     tx.retention = await retention(options, tx.connection);
     await prepares(tx.connection);
-    const row = await (operation.claim !== undefined ? tx.number() : mode === 'statements' ? tx.look() : tx.ask());
+    const row = await (operation.claim !== undefined ? tx.number() : tx.named(mode));
     if (row.action !== 'run') tx.rollback(); // the response does not wait for it
     else tx.watch();
     if (tx.warned) throw wiring(occupiedText);
@@ -64,6 +64,7 @@ async function retention(options, connection) {
   return { result, tombstone };
 }
 
+const definite = new Set(['replay', 'expired', 'mismatch']);
 const beginning = { text: 'BEGIN ISOLATION LEVEL READ COMMITTED' };
 
 class Transaction {
@@ -99,15 +100,35 @@ class Transaction {
     return { action: 'run' };
   }
 
+  // named begins the operation under the name of a new one. While the namespace changes, it runs only if the other name has no record, and no
+  // transaction holds its lock. Each transaction locks its own name before it tries the other one. Therefore at most one runs.
+  async named(mode) {
+    const { options, operation, connection } = this;
+    const row = await (mode === 'statements' ? this.look() : this.ask());
+    if (options.previous === undefined || definite.has(row.action)) return row;
+    const other = (operation.other ??= identity(options, operation, options.namespaces[1]));
+    const { rows: [, there] } = await send(connection, [{ text: 'SAVEPOINT stet_names' }, this.beginning(other, newOwner()),
+      { text: 'ROLLBACK TO SAVEPOINT stet_names' }, { text: 'RELEASE SAVEPOINT stet_names' }]).done; // the row and the lock of a free name
+    if (there[0] === 'run' || row.action !== 'run' && !definite.has(there[0])) return row;
+    this.xid = undefined;
+    return this.begun(there);
+  }
+
+  // beginning is the statement that calls stet_begin_raw.
+  beginning({ id, scope, fingerprint, run, printLock, print }, owner) {
+    const { options, operation } = this;
+    return { text: options.sql.begin,
+      values: [id, scope, fingerprint, owner, run, printLock, print, options.class, operation.name, operation.ref, String(this.retention.result)] };
+  }
+
   // ask calls stet_begin_raw, after the statements before it.
   async ask(before = [beginning]) {
     const { options, operation } = this;
-    const { id, scope, fingerprint, run, printLock, print } = (operation.identity ??= identity(options, operation));
+    const name = (operation.identity ??= identity(options, operation, options.namespaces[0]));
     const owner = newOwner();
-    const { rows } = await send(this.connection, [...before, { text: options.sql.begin,
-      values: [id, scope, fingerprint, owner, run, printLock, print, options.class, operation.name, operation.ref, String(this.retention.result)] }]).done;
+    const { rows } = await send(this.connection, [...before, this.beginning(name, owner)]).done;
     const [action, fence] = rows.at(-1);
-    if (action === 'run') this.claim = { id, owner, fence };
+    if (action === 'run') this.claim = { id: name.id, owner, fence };
     return this.begun(rows.at(-1));
   }
 
@@ -115,7 +136,7 @@ class Transaction {
   async look() {
     const { options, operation, connection } = this;
     if (typeof connection.connection?.parse !== 'function') throw wiring('the mode statements needs the JavaScript client of pg, not pg-native');
-    const { id, fingerprint, run, printLock, print } = (operation.identity ??= identity(options, operation));
+    const { id, fingerprint, run, printLock, print } = (operation.identity ??= identity(options, operation, options.namespaces[0]));
     const { rows: [, row] } = await send(connection, [beginning, { text: options.sql.look, values: [id, run, printLock, print, fingerprint] }]).done;
     if (row[0] === null) return this.ask([]);
     const [, fence, xid] = /^(\d+) (\d+)$/.exec(row[0]) ?? [];

@@ -19,7 +19,7 @@ function digest(...parts) {
  * Returns the ID of an operation, and the numbers of its locks as text: run is the lock of the key. The pair
  * printLock and print publishes the fingerprint of the request that runs. A caller that waits for the key holds the lock wait.
  */
-export function identity({ schema, table, namespace }, { scope: owner, key, fingerprint }) {
+export function identity({ schema, table }, { scope: owner, key, fingerprint }, namespace) {
   const scope = digest('stet scope 1', namespace, owner);
   const id = Buffer.concat([scope.subarray(0, 8), digest('stet id 2', namespace, owner, key).subarray(0, 24)]);
   return {

@@ -5,7 +5,7 @@ import { problem } from './problem.js';
 const text = /^c1\.[0-9a-f]{64}\.[0-9a-f]{32}\.[0-7][0-9a-f]{15}$/;
 
 /** The options that are set in stet.yaml instead. */
-export const theSidecars = ['scope', 'namespace', 'class', 'name', 'ref', 'header', 'canonicalize'];
+export const theSidecars = ['scope', 'namespace', 'previous', 'claimPrevious', 'class', 'name', 'ref', 'header', 'canonicalize'];
 
 /** The values of Stet-Claim that a request has. */
 export const claimsOf = (req) => req.headersDistinct['stet-claim'] ?? [];

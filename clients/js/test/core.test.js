@@ -15,7 +15,7 @@ test('fingerprints equal those of Go', () => {
 test('IDs and lock numbers equal those of Go', () => {
   assert.ok(vectors.locks.length >= 5);
   for (const v of vectors.locks) {
-    const got = identity(v, { scope: v.scope, key: v.key, fingerprint: bytes(v.fingerprint) });
+    const got = identity(v, { scope: v.scope, key: v.key, fingerprint: bytes(v.fingerprint) }, v.namespace);
     assert.deepEqual([got.id.toString('hex'), got.scope.toString('hex'), got.run, Number(got.printLock), Number(got.print), got.wait],
       [v.id, v.scope_digest, v.run_lock, v.print_lock, v.print, v.wait_lock]);
   }

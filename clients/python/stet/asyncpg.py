@@ -56,7 +56,7 @@ class _Transaction:
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return tuple(await self.handle.fetchrow(sql, *arguments))
+            return tuple(await self.handle.fetchrow(sql, *arguments) or ())
         except Exception as error:
             raise DatabaseError(error) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,7 @@ MAX_SCOPE = 1024
 MAX_HELD = 16 << 20  # bytes of a response that is held until the commit
 
 _MONTH = timedelta(days=30)
+_DEFINITE = ("replay", "expired", "mismatch")
 
 
 class Guard:
@@ -87,11 +89,18 @@ class Guard:
     async def start(self, scope: str, key: str, name: str, method: str, target: bytes, headers: Fields, body: bytes) -> Run | Answer:
         """Begins the operation. Returns a Run to execute, or the response if there is none."""
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
-        begun = await self.begin(self.sql.table.operation(self.options.namespace, scope, key, print_, self.class_, label(name)))
+        begun = await self.begin(self.operation(scope, key, print_, name))
         if isinstance(begun, Answer):
             return self.suited(begun, headers)
         begun.name, begun.request = name, headers
         return begun
+
+    def operation(self, scope: str, key: str, print_: bytes, name: str) -> Operation:
+        """An operation under the name that a new one runs under."""
+        o = self.options
+        first, second = (o.previous, o.namespace) if o.previous is not None and o.claim_previous else (o.namespace, o.previous)
+        named = [self.sql.table.operation(space, scope, key, print_, self.class_, label(name)) for space in (first, second) if space is not None]
+        return named[0] if len(named) == 1 else replace(named[0], other=named[1])
 
     def suited(self, answer: Answer, headers: Fields) -> Answer:
         """A stored answer, for a request with these header fields."""
@@ -107,6 +116,8 @@ class Guard:
         keep, owner = False, os.urandom(16)
         try:
             begun = await self.ask(transaction, operation, owner, raw)
+            if operation.other:
+                begun = await self.ask_other(transaction, operation.other, begun)
             keep = begun.action == "run"
         except DatabaseError as error:
             return self.not_begun(error)
@@ -141,6 +152,20 @@ class Guard:
                 known, content_type = json.loads(text or "{}"), content_type or media
             headers = known
         return Begun(action, fence or 0, state or "", status, content_type, headers, bytes(body or b""), xid)
+
+    async def ask_other(self, transaction: Transaction, other: Operation, begun: Begun) -> Begun:
+        """The answer for an operation with two names. begun is the answer for the first one. It runs only if the second name has no
+        record, and no transaction holds its lock. Each transaction locks its own name before it tries the other one. Therefore of two
+        transactions with different names at most one runs."""
+        if begun.action in _DEFINITE:
+            return begun
+        await transaction.row("SAVEPOINT stet_names", ())
+        there = await self.ask(transaction, other, os.urandom(16), raw=True)
+        await transaction.row("ROLLBACK TO SAVEPOINT stet_names", ())  # the row and the lock of a free name
+        await transaction.row("RELEASE SAVEPOINT stet_names", ())
+        if there.action == "run":
+            return begun
+        return there if begun.action == "run" or there.action in _DEFINITE else begun
 
     async def check_lasting(self, transaction: Transaction, xid: int) -> None:
         """Raises a DatabaseError if the transaction with this number has ended with its statement."""

@@ -79,7 +79,7 @@ class _Transaction:
         try:
             with self.handle.cursor() as cursor:
                 cursor.execute(sql, arguments)
-                return tuple(cursor.fetchone())
+                return tuple(cursor.fetchone()) if cursor.description else ()
         except Exception as error:
             raise DatabaseError(error.__cause__ or error) from None
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from . import emit as emitting
 from .answer import PROBLEM_BASE, Answer
 from .canonical import canonical_json
-from .core import MAX_SCOPE, Guard, label
+from .core import MAX_SCOPE, Guard
 from .fingerprint import fingerprint
 from .options import Options
 from .run import Run, kept
@@ -141,7 +141,7 @@ class Block:
         guard = self._guard
         scope, key, print_, name = self._of
         try:
-            begun = await guard.begin(guard.sql.table.operation(guard.options.namespace, scope, key, print_, guard.class_, label(name)))
+            begun = await guard.begin(guard.operation(scope, key, print_, name))
         except BaseException:
             await guard.close()
             raise
@@ -221,7 +221,7 @@ def operation(connection: Any, *, scope: str, key: str, payload: Any, name: str 
     Psycopg(pool.connection), from which stet takes connections. Use "with" if it is not for asyncio. After a lost COMMIT acknowledgement
     only a database can be asked again; a single connection raises outcome-unknown, and the same call on a new connection returns the outcome.
     scope and key have 1 to 1024 bytes. payload is compared with the one of the first call: bytes, text, or a value for json.dumps, in which the order of members
-    does not count. name is for operators. Options are those of stet.Options that are not for requests: result, tombstone, namespace, class_, mode, schema, prefix, max_result, patience.
+    does not count. name is for operators. Options are those of stet.Options that are not for requests: result, tombstone, namespace, previous, claim_previous, class_, mode, schema, prefix, max_result, patience.
 
     An exception in the block rolls back, and nothing is stored: a repetition runs again. A Refusal is stored. OperationError: the block has not run, or the commit failed.
     """

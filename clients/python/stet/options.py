@@ -9,7 +9,7 @@ from datetime import timedelta
 from .answer import PROBLEM_BASE
 
 _CENTURY = timedelta(days=36525)
-_OF_THE_SIDECAR = ("strict", "max_body", "canonical", "namespace", "class_", "patience", "mode")
+_OF_THE_SIDECAR = ("strict", "max_body", "canonical", "namespace", "previous", "claim_previous", "class_", "patience", "mode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class Options:
     Not shorter than result, at most 100 years."""
     namespace: str = ""
     """The Namespace of Go's stet.Options, if a Go service shares the keys."""
+    previous: str | None = None
+    """The namespace that namespace replaces, during a rolling deployment (docs/keys.md). An operation that has a record there has its
+    outcome from there. All processes must have it, with claim_previous, before the first process unsets claim_previous."""
+    claim_previous: bool = False
+    """Run new operations under the previous namespace, as processes without this option do."""
     class_: str = ""
     """The class that operators see."""
     store_set_cookie: bool = False
@@ -67,6 +72,8 @@ class Options:
         if self.tombstone is not None and self.tombstone < self.result:
             raise ValueError(f"stet: the option tombstone is {self.tombstone}, shorter than result, {self.result}: the operation would run again while "
                              "its response is still replayed")
+        if self.previous == self.namespace or self.previous is None and self.claim_previous:
+            raise ValueError(f"stet: the option previous is {self.previous!r}: it must be the namespace before {self.namespace!r}")
         for field in fields(self):
             if self.sidecar and field.name in _OF_THE_SIDECAR and getattr(self, field.name) != field.default:
                 raise TypeError(f"stet: behind the sidecar there is no option {field.name}: the sidecar begins the operation, and stet.yaml configures that")

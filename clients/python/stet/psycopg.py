@@ -55,7 +55,8 @@ class _Blocking:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             with Cursor(self.handle, row_factory=_as_tuple) as cursor:
-                return tuple(cursor.execute(sql, arguments).fetchone() or ())
+                cursor.execute(sql, arguments)
+                return tuple(cursor.fetchone() or ()) if cursor.description else ()
         except Exception as error:
             raise DatabaseError(error) from None
 
@@ -121,7 +122,7 @@ class _Async:
         try:
             async with AsyncCursor(self.handle, row_factory=_as_tuple) as cursor:
                 await cursor.execute(sql, arguments)
-                return tuple(await cursor.fetchone() or ())
+                return tuple(await cursor.fetchone() or ()) if cursor.description else ()
         except Exception as error:
             raise DatabaseError(error) from None
 

@@ -69,6 +69,8 @@ class Operation:
     print: int
     class_: str
     name: str
+    other: Operation | None = None
+    """The operation under its second name; see Options.previous."""
 
 
 class Claim(NamedTuple):

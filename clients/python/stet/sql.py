@@ -32,7 +32,7 @@ class Transaction(Protocol):
     """The driver says that the transaction lasts until its commit. False if each statement is committed, or the driver does not say."""
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the only row of a statement. Failures are a DatabaseError."""
+        """Returns the only row of a statement, or () if it returns no rows. Failures are a DatabaseError."""
         ...
 
     async def commit(self, sql: str, arguments: tuple[Any, ...]) -> None:

@@ -62,7 +62,8 @@ class _Blocking:
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return tuple(self.handle.execute(_text(sql), _named(arguments)).one())
+            result = self.handle.execute(_text(sql), _named(arguments))
+            return tuple(result.one()) if result.returns_rows else ()
         except Exception as error:
             raise DatabaseError(error) from None
 
@@ -105,7 +106,8 @@ class _Async:
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return tuple((await self.handle.execute(_text(sql), _named(arguments))).one())
+            result = await self.handle.execute(_text(sql), _named(arguments))
+            return tuple(result.one()) if result.returns_rows else ()
         except Exception as error:
             raise DatabaseError(error) from None
 
