@@ -1,18 +1,41 @@
 package main
 
-// helpTemplate is what help says of the use of a command: cobra's own, without
-// what stet has no use for, so that all of it fits a screen of 24 lines, and flags
-// one of 80 columns. The root has no flags but --help, which its last line names.
-const helpTemplate = `Usage: {{if not .HasAvailableSubCommands}}{{.UseLine}}{{else}}{{.CommandPath}} [command]
+import (
+	"fmt"
+	"strings"
+	"unicode"
 
-Commands:{{range .Commands}}{{if and .IsAvailableCommand (ne .Name "help")}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if and .HasParent .HasAvailableLocalFlags}}
+	"github.com/spf13/cobra"
+)
 
-Flags:
-{{.LocalFlags.FlagUsagesWrapped 80 | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
-
-Global Flags:
-{{.InheritedFlags.FlagUsagesWrapped 80 | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableSubCommands}}
-
-Use "{{.CommandPath}} [command] --help" for more about a command.{{end}}
-`
+// usageFunc returns a function that prints how a command is used, below these headings for its
+// own flags and for those of its parents, wrapped at this column unless it is 0. It prints what cobra prints, without the parts that
+// stet has no use for, because the help must fit a screen of 24 lines. It is no template of
+// cobra, because text/template makes the linker retain every exported method.
+func usageFunc(own, inherited string, width int) func(*cobra.Command) error {
+	return func(cmd *cobra.Command) error {
+		local, above := cmd.LocalFlags(), cmd.InheritedFlags() // first: they merge flags, which UseLine reads
+		var b strings.Builder
+		if cmd.HasAvailableSubCommands() {
+			fmt.Fprintf(&b, "Usage: %s [command]\n\nCommands:", cmd.CommandPath())
+			for _, c := range cmd.Commands() {
+				if c.IsAvailableCommand() && c.Name() != "help" {
+					fmt.Fprintf(&b, "\n  %-*s %s", c.NamePadding(), c.Name(), c.Short)
+				}
+			}
+		} else {
+			fmt.Fprintf(&b, "Usage: %s", cmd.UseLine())
+		}
+		if cmd.HasParent() && local.HasAvailableFlags() { // of the root, the last line names the only one
+			fmt.Fprintf(&b, "\n%s%s", own, strings.TrimRightFunc(local.FlagUsagesWrapped(width), unicode.IsSpace))
+		}
+		if above.HasAvailableFlags() {
+			fmt.Fprintf(&b, "\n%s%s", inherited, strings.TrimRightFunc(above.FlagUsagesWrapped(width), unicode.IsSpace))
+		}
+		if cmd.HasAvailableSubCommands() {
+			fmt.Fprintf(&b, "\n\nUse \"%s [command] --help\" for more about a command.", cmd.CommandPath())
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStderr(), b.String())
+		return err
+	}
+}

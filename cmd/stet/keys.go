@@ -50,7 +50,7 @@ from and to: in --audit, or in the audit of the process at --admin.`,
 	k.hidden(cmd.PersistentFlags(), "encryption.")
 	k.hidden(cmd.PersistentFlags(), "previous.")
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
-	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it must fit a screen
+	cmd.SetUsageFunc(usageFunc("Flags:\n", "", 0)) // it must fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newResolve(), k.newRelease(), k.newExpire())
 	return cmd
 }

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,34 +61,14 @@ func newRoot() *cobra.Command {
 retry gets that same outcome.
 
 To see it work, for some ten seconds:  stet demo`,
+		Version:       builtFrom(debug.ReadBuildInfo()).String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(newDemo(), newDemoService(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
-	root.SetUsageTemplate(helpTemplate)
+	root.SetUsageFunc(usageFunc("\nFlags:\n", "\nGlobal Flags:\n", 80))
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	return root
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
-			return err
-		},
-	}
-}
-
-// version is the version that the Go toolchain recorded for this build; it includes the revision.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "stet, of unknown version"
-	}
-	return fmt.Sprintf("stet %s, %s", cmp.Or(info.Main.Version, "(devel)"), info.GoVersion)
 }

@@ -138,7 +138,7 @@ var built struct {
 	path string
 }
 
-// Stet builds cmd/stet, and returns its path.
+// Stet builds cmd/stet as a release has it, but with symbols, and returns its path.
 func Stet(t testing.TB) string {
 	t.Helper()
 	built.Lock()
@@ -163,7 +163,7 @@ func Stet(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(r.dir, "stet")
-	Run(t, root, nil, "go", "build", "-o", path, "./cmd/stet")
+	Run(t, root, []string{"CGO_ENABLED=0", "GOWORK=off"}, "go", "build", "-trimpath", "-o", path, "./cmd/stet")
 	built.path = path
 	return path
 }
