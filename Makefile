@@ -68,8 +68,8 @@ crashtest-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times,
 crashtest-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
-crashtest-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
-	cd $(PROOF) && $(GO) test ./crashtest/messages -count 1 -timeout 3h -v -run NoKill -messages 10000 -kills 50 -relay-kills 200 -restarts 2
+crashtest-messages: services ## 10,000 messages on three brokers and a Kafka cluster over two stores, 50 consumers and 200 relays killed on each (30 min)
+	cd $(PROOF) && $(GO) test ./crashtest/messages -count 1 -timeout 5h -v -run NoKill -clusters -messages 10000 -kills 50 -relay-kills 200 -restarts 2
 
 crashtest-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
 	cd $(PROOF) && $(GO) test ./crashtest/async -count 1 -timeout 3h -v -run NoKill -kills 500 -restarts 2
