@@ -263,7 +263,7 @@ def _database(source: Any) -> tuple[Database, bool]:
 
         return (AsyncSQLAlchemy(session) if hasattr(source, "run_sync") else SQLAlchemy(session)), True
     if "django" in origins:
-        from .django import Django
+        from .djangodb import Django
 
         return Django(source.alias), True
     raise TypeError(f"stet: operation takes a connection of psycopg 3, asyncpg, SQLAlchemy or Django, or a database of this package, and not {type(source).__name__}")
