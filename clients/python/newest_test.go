@@ -13,7 +13,7 @@ import (
 )
 
 // newestPackages are tested in the newest versions of PyPI; in those of Debian, too, if it has them.
-var newestPackages = []string{"alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "pika", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
+var newestPackages = []string{"aiokafka", "alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "pika", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
 
 var (
 	newestFolder string
@@ -40,8 +40,10 @@ func newest(t *testing.T) string {
 // TestPythonPackageWorksWithTheNewestVersions runs the tests in tests/newest, which need them, and the tests of tests/ that use drivers and frameworks most.
 func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
 	python := newest(t)
+	var kafka sync.Once
+	var brokers []string
 	for _, classes := range []string{
-		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pika", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
+		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pika", "test_aiokafka", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
 		"test_transactions", "test_services.FastapiPsycopgAsync", "test_services.FastapiSqlalchemyAsync", "test_services.FlaskSqlalchemy",
 	} {
 		t.Run(classes, func(t *testing.T) {
@@ -50,6 +52,10 @@ func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
 			cmd.Env = append(cmd.Env, "STET_TEST_MODE=functions")
 			if slices.Contains([]string{"test_celery.Workers", "test_pages", "test_pika"}, classes) {
 				cmd.Env = append(cmd.Env, "STET_TEST_BROKER="+rig.RabbitMQ(t).URL())
+			}
+			if slices.Contains([]string{"test_aiokafka", "test_pages"}, classes) {
+				kafka.Do(func() { brokers = rig.KafkaForAll(t, 1).Addrs() })
+				cmd.Env = append(cmd.Env, "STET_TEST_KAFKA="+strings.Join(brokers, ","))
 			}
 			out, err := cmd.CombinedOutput()
 			if err != nil || !bytes.Contains(out, []byte("\nOK\n")) || bytes.Contains(out, []byte("Ran 0 tests")) {

@@ -37,7 +37,7 @@ func TestWheelWorksWithoutGo(t *testing.T) {
 	tree := t.TempDir() // a build writes beside its sources
 	source, dist := filepath.Join(tree, "python"), filepath.Join(tree, "dist")
 	tool(t, "..", "cp", "-a", "python", source)
-	bin := install(t, t.TempDir(), "build", "twine", "mypy", "django-stubs", "asyncpg", "celery", "fastapi", "flask", "psycopg[binary]", "sqlalchemy")
+	bin := install(t, t.TempDir(), "build", "twine", "mypy", "django-stubs", "aiokafka", "asyncpg", "celery", "fastapi", "flask", "psycopg[binary]", "sqlalchemy")
 	tool(t, source, filepath.Join(bin, "python"), "-m", "build", "--outdir", dist)
 	files, err := filepath.Glob(filepath.Join(dist, "*"))
 	if err != nil || len(files) != 2 {

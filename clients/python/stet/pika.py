@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .handle import log
-from .operations import Operation, OperationError, Refusal, operation
+from .messages import DONE, REJECTED, ending
+from .operations import Operation, operation
 
 
 class Idempotent:
@@ -42,34 +43,28 @@ class Idempotent:
 
         @functools.wraps(callback)
         def consume(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+            end = REJECTED
             try:
                 key = self._key(properties, body)
-                if not key:
+                if key:
+                    with operation(self._database, scope=self._scope, key=key, payload=body, name=f"{method.exchange} {method.routing_key}", **self._options) as op:
+                        if not op.replayed:
+                            callback(op, properties, body)
+                    end = DONE
+                else:
                     log.error("a message without a key was rejected; publish it with message_id, or set the option key")
-                    return self._reject(channel, method)
-                with operation(self._database, scope=self._scope, key=key, payload=body, name=f"{method.exchange} {method.routing_key}", **self._options) as op:
-                    if not op.replayed:
-                        callback(op, properties, body)
-            except Refusal:
-                return self._reject(channel, method)
-            except OperationError as error:
-                if error.execution == "executed":  # its result is discarded
-                    return self._end(channel, channel.basic_ack, method.delivery_tag)
-                log.error("a message was not executed: %s", error.problem)
-                return self._requeue(channel, method) if error.retryable else self._reject(channel, method)
             except Exception as error:
-                log.error("a message was rolled back and is requeued: %s", type(error).__name__)
-                return self._requeue(channel, method)
-            self._end(channel, channel.basic_ack, method.delivery_tag)
+                end = ending(error)
+            if end == DONE:
+                _end(channel, channel.basic_ack, method.delivery_tag)
+            elif end == REJECTED:
+                _end(channel, channel.basic_nack, method.delivery_tag, requeue=False)
+            else:
+                channel.connection.call_later(self._delay, functools.partial(_end, channel, channel.basic_nack, method.delivery_tag, requeue=True))
 
         return consume
 
-    def _reject(self, channel: Any, method: Any) -> None:
-        self._end(channel, channel.basic_nack, method.delivery_tag, requeue=False)
 
-    def _requeue(self, channel: Any, method: Any) -> None:
-        channel.connection.call_later(self._delay, functools.partial(self._end, channel, channel.basic_nack, method.delivery_tag, requeue=True))
-
-    def _end(self, channel: Any, end: Callable[..., Any], tag: int, **more: Any) -> None:
-        if channel.is_open:  # or the broker delivers the message again
-            end(tag, **more)
+def _end(channel: Any, end: Callable[..., Any], tag: int, **more: Any) -> None:
+    if channel.is_open:  # or the broker delivers the message again
+        end(tag, **more)

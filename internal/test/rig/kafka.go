@@ -146,3 +146,14 @@ func NewKafka(t testing.TB, n int, settings map[string]string) *Kafka {
 	}
 	return k
 }
+
+// KafkaForAll starts a cluster of n servers that ends with the tests of the binary. None of its
+// servers can be stopped, killed or paused.
+func KafkaForAll(t testing.TB, n int) *Kafka {
+	t.Helper()
+	k := start(t, func(r *Rig) (*Kafka, error) { return r.StartKafka(context.Background(), n, nil) })
+	for _, s := range k.Servers {
+		s.shared = true
+	}
+	return k
+}

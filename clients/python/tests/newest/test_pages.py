@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -68,6 +69,29 @@ class Pages(unittest.TestCase):
             channel.basic_publish("", "payments", b'{"amount": %d}' % amount, pika.BasicProperties(message_id=id_))
         self.ledger.until("SELECT count(*)::int FROM payments WHERE amount = 66005", 1)
         self.assertEqual(self.ledger.paid(66004), 1)
+
+    def test_the_consumer_of_kafka_pays_once(self) -> None:
+        from aiokafka import AIOKafkaProducer
+        from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+        broker = os.environ["STET_TEST_KAFKA"]
+
+        async def publish() -> None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=broker)
+            await admin.start()
+            await admin.create_topics([NewTopic(name, 1, 1) for name in ("payments", "payments-dead")])
+            await admin.close()
+            async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
+                for amount, id_ in ((66006, b"kafka-1"), (66006, b"kafka-1"), (66007, b"kafka-2")):
+                    await producer.send_and_wait("payments", b'{"amount": %d}' % amount, headers=[("message-id", id_)])
+
+        asyncio.run(publish())
+        env = {**os.environ, "DATABASE_URL": database_url("shop"), "KAFKA": broker}
+        consumer = subprocess.Popen([sys.executable, os.path.join(PAGES, "kafka_consumer.py")], env=env)
+        self.addCleanup(consumer.wait)
+        self.addCleanup(consumer.kill)
+        self.ledger.until("SELECT count(*)::int FROM payments WHERE amount = 66007", 1)
+        self.assertEqual(self.ledger.paid(66006), 1)
 
     def fresh(self) -> str:
         """A database without the tables."""
