@@ -27,7 +27,8 @@ async def main():
         async def dead(record, reason):
             await producer.send_and_wait("payments-dead", record.value, key=record.key, headers=[*record.headers, ("reason", reason.encode())])
 
-        await Idempotent(AsyncPsycopg(connect), scope="payments", dead=dead).run(consumer, pay)
+        idempotent = Idempotent(AsyncPsycopg(connect), scope="payments", dead=dead)
+        await idempotent.run(consumer, pay)
 
 
 if __name__ == "__main__":
