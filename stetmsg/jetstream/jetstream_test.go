@@ -57,7 +57,12 @@ func newFixture(t *testing.T, url string, config js.ConsumerConfig) *fixture {
 		if name != t.Name() {
 			retention = js.LimitsPolicy
 		}
-		if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Retention: retention}); err != nil {
+		stream := js.StreamConfig{Name: name, Subjects: []string{name}, Retention: retention, Replicas: config.Replicas}
+		_, err := f.js.CreateStream(t.Context(), stream)
+		for end := time.Now().Add(patience); err != nil && config.Replicas > 1 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			_, err = f.js.CreateStream(t.Context(), stream) // a new cluster has no leader yet
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
