@@ -25,6 +25,8 @@ const (
 	Wanted Kind = "wanted"  // a caller wants an operation done, and gets no reply
 	Looked Kind = "looked"  // what a record was when all was over
 
+	Flushing Kind = "flushing" // Redis is about to lose all records
+	Flushed  Kind = "flushed"  // and has lost them
 )
 
 // The verbs of calls.

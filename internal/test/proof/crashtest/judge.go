@@ -92,6 +92,8 @@ type Resolution struct {
 	Unknown        int // operations told unknown at last
 	UnknownCharged int // those of them that the ledger has
 	Refused        int // requests refused because they asked for something else
+	AtRisk         int // operations of which Redis may have lost a claim in flight
+	Outlived       int // operations that were settled when Redis was flushed
 	Undecided      int // records whose history was too long to be checked in time
 
 	Completed, Cancelled, Doubtful int // records
@@ -109,7 +111,7 @@ type Resolution struct {
 
 func (v *Resolution) add(o Resolution) {
 	for _, n := range [][2]*int{{&v.Operations, &o.Operations}, {&v.Requests, &o.Requests}, {&v.Calls, &o.Calls}, {&v.Once, &o.Once}, {&v.Unknown, &o.Unknown},
-		{&v.UnknownCharged, &o.UnknownCharged}, {&v.Refused, &o.Refused}, {&v.Undecided, &o.Undecided}} {
+		{&v.UnknownCharged, &o.UnknownCharged}, {&v.Refused, &o.Refused}, {&v.AtRisk, &o.AtRisk}, {&v.Outlived, &o.Outlived}, {&v.Undecided, &o.Undecided}} {
 		*n[0] += *n[1]
 	}
 	v.Violations = append(v.Violations, o.Violations...)
@@ -152,6 +154,7 @@ type subject struct {
 	gave           []Effect
 	letters        []Letter
 	looked         *Event
+	atRisk         bool // see flushed
 }
 
 // judge is one judgement.
@@ -160,6 +163,7 @@ type judge struct {
 	subjects map[string]*subject
 	recorded bool // the calls of stores are in the histories
 	deaths   []Event
+	flushes  []flush
 	senders  map[string]*subject // of messages, by their ID
 	v        Resolution
 }
@@ -191,6 +195,7 @@ func Judge(t Trial, law Law) Resolution {
 			continue
 		}
 		j.v.Operations++
+		j.flushed(s)
 		if len(s.asks) > 0 {
 			j.answers(s)
 			j.mismatches(s)
@@ -210,6 +215,9 @@ func Judge(t Trial, law Law) Resolution {
 }
 
 func (j *judge) accuse(promise string, s *subject, format string, args ...any) {
+	if s.atRisk && slices.Contains(inFlight, promise) {
+		return
+	}
 	j.v.Violations = append(j.v.Violations, Violation{promise, fmt.Sprintf("%s/%s: ", s.scope, s.key) + fmt.Sprintf(format, args...), s.listed()})
 }
 
@@ -255,6 +263,10 @@ func (j *judge) sort(events []Event) {
 			s.intents = append(s.intents, ev)
 		case Looked:
 			j.subject(ev.ID).looked = &ev
+		case Flushing:
+			j.flushes = append(j.flushes, flush{ev.At, math.MaxInt64})
+		case Flushed:
+			j.flushes[len(j.flushes)-1].to = ev.At
 		case Die:
 			j.deaths = append(j.deaths, ev)
 		}

@@ -312,7 +312,7 @@ func (s *Killer) restart(ctx context.Context) error {
 // need.
 func (s *Killer) Moved() int {
 	t := s.Tally()
-	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.NetworkFaults()
+	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.Flushes + t.NetworkFaults()
 }
 
 // Tally counts the faults of the processes of a crash test, and of their servers.
@@ -324,6 +324,7 @@ type Tally struct {
 	Restarts int                 // of servers
 	Stops    int                 // processes stopped from outside past their lease, and resumed
 	Fills    int                 // times that the disk was full
+	Flushes  int                 // of Redis
 	Network  map[string]int      // faults of the network, by kind
 }
 
@@ -351,6 +352,7 @@ func (t *Tally) add(o Tally) {
 	t.Restarts += o.Restarts
 	t.Stops += o.Stops
 	t.Fills += o.Fills
+	t.Flushes += o.Flushes
 }
 
 // AtPoints is how many died at a fault point.

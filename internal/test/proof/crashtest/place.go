@@ -34,10 +34,12 @@ const (
 	Redis     = "redis"
 	ZooKeeper = "zookeeper" // without accepted operations and messages
 	Tier      = "tier"      // Redis in front of SQLite
+
+	TierPostgres = "tier-postgres" // Redis in front of PostgreSQL
 )
 
 // Kinds are all kinds of stores.
-var Kinds = []string{SQLite, Postgres, MySQL, Redis, ZooKeeper, Tier}
+var Kinds = []string{SQLite, Postgres, MySQL, Redis, ZooKeeper, Tier, TierPostgres}
 
 // Place is where the records are.
 type Place struct {
@@ -71,6 +73,8 @@ func StartServer(ctx context.Context, r *rig.Rig, kind string) (Place, Server, e
 		}
 		p.Addr = server.Addr()
 		return p, server, nil
+	case TierPostgres:
+		return startTierPostgres(ctx, r)
 	case ZooKeeper:
 		z, err := r.StartZooKeeper(ctx, 3)
 		if err != nil {
@@ -159,7 +163,7 @@ func InPostgres(ctx context.Context, tx pgx.Tx, e Effect) error {
 // Prepare makes the tables, once, before any child, and more in PostgreSQL.
 func (p Place) Prepare(ctx context.Context, more ...string) error {
 	switch p.Kind {
-	case Postgres:
+	case Postgres, TierPostgres:
 		return p.preparePostgres(ctx, more)
 	case MySQL:
 		return p.prepareMySQL(ctx)
@@ -197,7 +201,7 @@ func (p Place) Open(ctx context.Context, h *History) (*Site, error) {
 			return nil, err
 		}
 		return withoutTx(&Site{Store: servers, Close: servers.Close}, h), nil
-	case Tier:
+	case Tier, TierPostgres:
 		return p.openTier(ctx, h)
 	case MySQL:
 		return p.openMySQL(ctx, h)

@@ -40,6 +40,9 @@ func (r *Report) Print(w io.Writer, name string) {
 		name, r.Kills, r.Missed, r.Failed, r.Restarts, r.Stops, r.NetworkFaults(), r.Fills)
 	fmt.Fprintf(w, "  %d payments, %d requests, %d store calls: %d charged once, %d unknown (%d of them charged), %d refused; %d violations, %d records undecided\n",
 		r.Operations, r.Requests, r.Calls, r.Once, r.Unknown, r.UnknownCharged, r.Refused, len(r.Violations), r.Undecided)
+	if r.Flushes > 0 {
+		fmt.Fprintf(w, "  %d flushes of Redis: %d operations had a claim in flight, %d were settled\n", r.Flushes, r.AtRisk, r.Outlived)
+	}
 	for _, f := range slices.Sorted(maps.Keys(r.Network)) {
 		fmt.Fprintf(w, "  network: %-20s %4d\n", f, r.Network[f])
 	}

@@ -40,6 +40,8 @@ type Config struct {
 	Stops int // times to stop a process with SIGSTOP, past its lease
 	Fills int // times to fill the disk, which is small then; SQLite only, needs root
 
+	Flushes int // times to remove all records of Redis
+
 	Keep     string        // a directory to leave the histories in; "": none
 	Progress func(string)  // told now and then; may be nil
 	Timeout  time.Duration // for the whole; default 30 min, or less if nothing moves
@@ -82,7 +84,7 @@ func (c Config) check() (Config, error) {
 func Points(kind string, m Mode) []fault.Point {
 	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter,
 		fault.ResponseBefore, fault.ResponseAfter, fault.SweepBefore, fault.SweepAfter}
-	if m == Tx || kind == crashtest.SQLite || kind == crashtest.MySQL || kind == crashtest.Tier { // elsewhere the statements of the lease mode commit by themselves
+	if m == Tx || kind == crashtest.SQLite || kind == crashtest.MySQL || kind == crashtest.Tier || kind == crashtest.TierPostgres { // elsewhere the statements of the lease mode commit by themselves
 		ps = append(ps, fault.CommitBefore, fault.CommitAfter)
 	}
 	if m == Tx {
@@ -270,7 +272,10 @@ func (s *loadTest) befall(ctx context.Context) error {
 			return s.killer.FailNetwork(ctx, rng(1), s.network, s.cfg.NetworkFaults)
 		},
 		func(ctx context.Context) error { return s.killer.StopSome(ctx, rng(2), serviceLease, s.cfg.Stops) },
-		func(ctx context.Context) error { return s.killer.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) })
+		func(ctx context.Context) error { return s.killer.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) },
+		func(ctx context.Context) error {
+			return s.killer.FlushRedis(ctx, rng(4), s.cfg.Place.Addr, s.clients.h, s.cfg.Flushes)
+		})
 }
 
 // judge looks at every record again, when leases have run out and been swept,

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,30 @@ func TestAHerdMakesOneCharge(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A flush of Redis endangers claims in flight, and no settled operation (docs/tier.md). Redis alone
+// runs settled operations again, so that the judge must find them.
+func TestFlushOfRedisEndangersOnlyClaimsInFlight(t *testing.T) {
+	for _, kind := range []string{crashtest.Tier, crashtest.Redis} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Place: crashtest.Place{Kind: kind}, Mode: MarkUnknown, Seed: *seed, Kills: 6, Flushes: 5, Timeout: 6 * time.Hour}
+			withServer(t, &cfg)
+			rep, err := Run(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rep.Flushes != cfg.Flushes || rep.Outlived < 10 {
+				t.Errorf("%d flushes of %d, which %d settled operations have outlived, prove too little", rep.Flushes, cfg.Flushes, rep.Outlived)
+			}
+			if kind == crashtest.Tier {
+				judged(t, cfg, rep)
+			} else if !slices.ContainsFunc(rep.Violations, func(v crashtest.Violation) bool { return v.Promise == crashtest.OneEffect }) {
+				t.Error("the judge has not found that settled operations ran again")
+			}
+		})
 	}
 }
 
