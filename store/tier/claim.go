@@ -22,6 +22,9 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 	default:
 		rec, err = s.current(ctx, rec)
 	}
+	if err == nil && rec.State == store.None && ctx.Err() == nil { // Redis has lost it since
+		return s.Claim(ctx, req)
+	}
 	if err == nil && rec.Fingerprint != req.Fingerprint {
 		err = store.ErrMismatch
 	}

@@ -66,6 +66,24 @@ func TestPendingOutcomeIsNotReturnedIfSQLHasAnother(t *testing.T) {
 	}
 }
 
+// Redis loses a pending outcome after a claim has received it, and before SQL has it. The record that
+// is returned then has no fingerprint, which must not become a mismatch.
+func TestClaimIsGrantedIfRedisLosesAPendingOutcome(t *testing.T) {
+	s := newStand(t, tier.Options{})
+	req := request("lost while claimed")
+	c := mustClaim(t, s, req).Claim()
+	s.back.insert = down
+	if err := s.Settle(t.Context(), c, completed("first"), keep); !errors.Is(err, errDown) {
+		t.Fatalf("Settle while SQL is down: %v", err)
+	}
+	s.back.insert, s.front.look = nil, s.flush
+	next := byAnother(req)
+	rec, err := s.Claim(t.Context(), next)
+	if err != nil || rec.State != store.Running || rec.Owner != next.Owner || rec.Fence <= c.Fence {
+		t.Errorf("Claim returned %v with the fence %d after %d, %v; want a grant", rec.State, rec.Fence, c.Fence, err)
+	}
+}
+
 func TestRedisThatLostASettleRepeatsIt(t *testing.T) {
 	s := newStand(t, tier.Options{})
 	req := request("repeated")

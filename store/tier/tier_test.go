@@ -24,10 +24,18 @@ type stand struct {
 	flush  func()
 }
 
-// failingFront is Redis. If relayed is not nil, Relayed returns it.
+// failingFront is Redis. If they are not nil, Relayed returns relayed, and Look calls look first.
 type failingFront struct {
 	*redis.Store
 	relayed error
+	look    func()
+}
+
+func (f *failingFront) Look(ctx context.Context, id store.ID) (store.Record, error) {
+	if f.look != nil {
+		f.look()
+	}
+	return f.Store.Look(ctx, id)
 }
 
 func (f *failingFront) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 
 	redisclient "github.com/redis/go-redis/v9"
@@ -14,13 +13,17 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// FlushRedis removes all records of a Redis that many times. It is in the history.
-func (s *Killer) FlushRedis(ctx context.Context, rng *rand.Rand, addr string, h *History, times int) error {
+const answersBefore = 100 // each flush
+
+// FlushRedis removes all records of a Redis that many times, each after many answers to clients. It is in the history.
+func (s *Killer) FlushRedis(ctx context.Context, addr string, h *History, answered func() int64, times int) error {
 	client := redisclient.NewClient(&redisclient.Options{Addr: addr})
 	defer func() { _ = client.Close() }()
 	for done := 0; done < times; done++ {
-		if crash.Pause(ctx, around(rng, 2*faultPause)) != nil {
-			return nil
+		for enough := answered() + answersBefore; answered() < enough; {
+			if crash.Pause(ctx, faultPause/20) != nil {
+				return nil
+			}
 		}
 		h.Add(Event{Kind: Flushing})
 		if err := client.FlushAll(ctx).Err(); err != nil {

@@ -274,7 +274,7 @@ func (s *loadTest) befall(ctx context.Context) error {
 		func(ctx context.Context) error { return s.killer.StopSome(ctx, rng(2), serviceLease, s.cfg.Stops) },
 		func(ctx context.Context) error { return s.killer.FillDisk(ctx, rng(3), s.disk, s.cfg.Fills) },
 		func(ctx context.Context) error {
-			return s.killer.FlushRedis(ctx, rng(4), s.cfg.Place.Addr, s.clients.h, s.cfg.Flushes)
+			return s.killer.FlushRedis(ctx, s.cfg.Place.Addr, s.clients.h, s.clients.answered.Load, s.cfg.Flushes)
 		})
 }
 

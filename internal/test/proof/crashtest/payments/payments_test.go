@@ -140,7 +140,7 @@ func TestFlushOfRedisEndangersOnlyClaimsInFlight(t *testing.T) {
 	for _, kind := range []string{crashtest.Tier, crashtest.Redis} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Place: crashtest.Place{Kind: kind}, Mode: MarkUnknown, Seed: *seed, Kills: 6, Flushes: 5, Timeout: 6 * time.Hour}
+			cfg := Config{Place: crashtest.Place{Kind: kind}, Mode: MarkUnknown, Seed: *seed, Kills: 6, Flushes: 3, Timeout: 6 * time.Hour}
 			withServer(t, &cfg)
 			rep, err := Run(t.Context(), cfg)
 			if err != nil {
