@@ -103,6 +103,6 @@ func (j *judge) leases(s *subject) {
 // seen unknown at t. The engine does so for claims that it gives up.
 func (s *subject) shortened(c call, fence, t int64) bool {
 	return slices.ContainsFunc(s.calls, func(d call) bool {
-		return d.in.Verb == verbExtend && d.in.Fence == fence && d.to > c.from && d.in.Lease < c.in.Lease && t >= d.from+d.in.Lease-clockTolerance
+		return d.in.Verb == verbExtend && d.out.Kind != Fail && d.in.Fence == fence && d.to > c.from && d.in.Lease < c.in.Lease && t >= d.from+d.in.Lease-clockTolerance
 	})
 }

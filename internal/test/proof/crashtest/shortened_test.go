@@ -28,6 +28,12 @@ func TestJudgeKnowsShortenedLeases(t *testing.T) {
 		s.shorten(lease / 2)
 		s.seenUnknown()
 	})
+	bites(t, "unknown although the shorter lease was refused", Leasing, func(s *story) {
+		s.claim("o1", 10, 1)
+		s.call(Event{Verb: verbExtend, Owner: "o1", Fence: 10, Lease: tick}, Event{Kind: Fail, Why: whyFenced})
+		s.time += tick
+		s.seenUnknown()
+	})
 	bites(t, "unknown although renewed after it was shortened", Leasing, func(s *story) {
 		s.claim("o1", 10, 1)
 		s.shorten(tick)
