@@ -23,7 +23,7 @@ func (c *call) unknown(rw *capture) {
 	if p, _ := c.m.engine.Policy(c.op.Class); p.Verify != nil {
 		hint = c.m.o.RetryAfter
 	}
-	c.m.refuse(c.w, &outcomeUnknown, "", hint)
+	c.refuseUnknown(&outcomeUnknown, hint)
 }
 
 // abort ends the connection in the middle of a response.
@@ -49,6 +49,8 @@ func (c *call) send(rw *capture, undone bool) {
 		rw.send()
 	case problem == &responseInvalid && rw.retract(): // which is stored
 		c.sendStored(c.m.invalid, false)
+	case rw.retract() && problem == &outcomeUnknown:
+		c.refuseUnknown(problem, 0)
 	case rw.retract():
 		c.m.refuse(c.w, problem, "", 0)
 	default:
@@ -68,7 +70,11 @@ func (c *call) sendReleased(rw *capture, undone bool) {
 	if !rw.retract() {
 		abort(c.w)
 	}
-	c.m.refuse(c.w, either(undone, &notExecuted, &outcomeUnknown), "", c.m.o.RetryAfter)
+	if undone {
+		c.m.refuse(c.w, &notExecuted, "", c.m.o.RetryAfter)
+		return
+	}
+	c.refuseUnknown(&outcomeUnknown, c.m.o.RetryAfter)
 }
 
 // inPlaceOf returns the problem in place of a response that cannot be sent, or nil.
@@ -128,6 +134,8 @@ func (c *call) refuse(err error) {
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not begin; nothing was executed", slog.Any("error", err))
 	default:
 		c.applied(false)
+		c.refuseUnknown(problem, hint)
+		return
 	}
 	c.m.refuse(c.w, problem, detail, hint)
 }

@@ -329,7 +329,7 @@ func (c *acceptance) refuseAcceptance(err error) {
 		c.unreadable(st, err)
 	case !ok || own.Kind == stet.KindStore && own.Execution != stet.NotExecuted:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: it is unknown whether an operation was accepted", slog.Any("error", err))
-		c.m.refuse(c.w, &acceptanceUnknown, "", c.m.o.RetryAfter)
+		c.refuseUnknown(&acceptanceUnknown, c.m.o.RetryAfter)
 	case own.Kind == stet.KindStore:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not be accepted", slog.Any("error", err))
 		c.refuse(err)
@@ -385,7 +385,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.accepted(st)
 	case st.Record.State == store.Unknown: // workers resolve expired runs of accepted operations
 		c.applied(false)
-		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
+		c.refuseUnknown(&outcomeUnknown, max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
 	case !st.Record.State.Settled():
 		return false
 	default:

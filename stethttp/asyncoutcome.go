@@ -90,7 +90,7 @@ func (a *Async) statusOf(st stet.Status) []byte {
 		d.Outcome = a.outcomeOf(st)
 	}
 	if rec.State == store.Unknown {
-		d.Problem = a.m.document(&outcomeUnknown, "")
+		d.Problem = a.m.documentOf(&outcomeUnknown, "", d.ID)
 	}
 	if !st.Progress.At.IsZero() {
 		d.Progress = &progressDocument{st.Progress.Fraction, st.Progress.Message, st.Progress.At}

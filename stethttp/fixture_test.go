@@ -128,9 +128,9 @@ type reply struct {
 func (r reply) replayed() bool { return r.header.Get("Idempotent-Replayed") == "true" }
 
 type document struct {
-	Type, Title, Detail, Execution string
-	Status                         int
-	Retryable                      *bool
+	Type, Title, Detail, Execution, Operation string
+	Status                                    int
+	Retryable                                 *bool
 }
 
 func (r reply) problem() document {

@@ -127,17 +127,35 @@ var (
 		"The operation has ended.", false, stet.MayHaveExecuted}
 )
 
+// operationHeader names the operation of a problem, so that a ticket can link to it.
+const operationHeader = "Stet-Operation"
+
 // document returns the document of a condition. detail may be "": the
 // condition's own.
-func (m *Middleware) document(c *condition, detail string) []byte {
+func (m *Middleware) document(c *condition, detail string) []byte { return m.documentOf(c, detail, "") }
+
+// documentOf is document with the ID of an operation.
+func (m *Middleware) documentOf(c *condition, detail, operation string) []byte {
 	return problem.Marshal(problem.Document{Type: m.o.ProblemBase + c.name, Title: c.title, Status: c.status, Detail: cmp.Or(detail, c.detail),
-		Retryable: c.retryable, Execution: c.execution.String()})
+		Retryable: c.retryable, Execution: c.execution.String(), Operation: operation})
 }
 
 const noStore = "no-store"
 
 // refuse answers with a problem. detail may be "": the condition's own.
 func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, retryAfter time.Duration) {
+	m.refuseWith(w, c, m.document(c, detail), retryAfter)
+}
+
+// refuseUnknown answers with a problem about an outcome that may need an operator, who finds the
+// operation by its ID.
+func (c *call) refuseUnknown(problem *condition, retryAfter time.Duration) {
+	id := c.m.engine.ID(c.op.Scope, c.op.Key).String()
+	c.w.Header().Set(operationHeader, id)
+	c.m.refuseWith(c.w, problem, c.m.documentOf(problem, "", id), retryAfter)
+}
+
+func (m *Middleware) refuseWith(w http.ResponseWriter, c *condition, document []byte, retryAfter time.Duration) {
 	h := w.Header()
 	// These fields describe another content. Content-Encoding stays: a writer around this
 	// middleware has set it, and encodes the problem too.
@@ -147,7 +165,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, 
 	if c == &keyMissing {
 		h.Set("Link", "<"+m.o.ProblemBase+c.name+`>; rel="describedby"; type="text/html"`)
 	}
-	problem.Write(w, c.status, m.document(c, detail), retryAfter)
+	problem.Write(w, c.status, document, retryAfter)
 }
 
 // asResponse is the response that a stored problem is. Its header says of the execution what the

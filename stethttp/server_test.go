@@ -353,6 +353,9 @@ func TestNoResponseWithoutADurableOutcome(t *testing.T) {
 	store.settle.Store(true)
 	r := s.post("secret-key", "{}")
 	wantProblem(t, r, 504, "outcome-unknown")
+	if id := s.engine.ID("single-tenant", "secret-key").String(); r.problem().Operation != id || r.header.Get("Stet-Operation") != id {
+		t.Errorf("the problem names the operation %q, and its header %q; want %q", r.problem().Operation, r.header.Get("Stet-Operation"), id)
+	}
 	if r.header.Get("Location") != "" || r.header.Get("X-Request-Id") != "r1" || strings.Contains(r.body, "charged") {
 		t.Errorf("%v %s", r.header, r.body)
 	}
@@ -362,7 +365,7 @@ func TestNoResponseWithoutADurableOutcome(t *testing.T) {
 	// The reply to a settle that took effect is lost: the retry finds out.
 	store.settle.Store(false)
 	store.settleAfter.Store(true)
-	wantReply(t, s.post("k2", "{}"), 504, r.body, false)
+	wantProblem(t, s.post("k2", "{}"), 504, "outcome-unknown")
 	wantReply(t, s.post("k2", "{}"), 201, "charged", true)
 	s.wantRuns(2)
 }

@@ -18,7 +18,8 @@ type Document struct {
 	Status    int    `json:"status"`
 	Detail    string `json:"detail"`
 	Retryable bool   `json:"retryable"`
-	Execution string `json:"execution"` // a name of stet.Execution
+	Execution string `json:"execution"`           // a name of stet.Execution
+	Operation string `json:"operation,omitempty"` // its ID, for operators
 }
 
 // Marshal returns the sent form of doc, which must be encodable as JSON.

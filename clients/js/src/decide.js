@@ -3,7 +3,7 @@
 import { advice, described, kind } from './errors.js';
 import { begin } from './postgres.js';
 import { perhaps, problem } from './problem.js';
-import { outcomeOf } from './record.js';
+import { idOf, outcomeOf } from './record.js';
 import { accepts, lookup, replayed } from './response.js';
 import { fenced, logOnce } from './sidecar.js';
 
@@ -40,9 +40,12 @@ export function withoutOutcome({ action, state }) {
 }
 
 /** The answer to a request whose operation does not run: a row of begin or of commit. */
-export function answered(options, row, req) {
+export function answered({ options, operation, req }, row) {
   const answer = (type, more) => problem(type, { base: options.problemBase, ...more });
-  if (row.action !== 'replay') return answer(...withoutOutcome(row));
+  if (row.action !== 'replay') {
+    const [type, more] = withoutOutcome(row);
+    return answer(type, type === 'outcome-unknown' ? { operation: idOf(options, operation) } : more);
+  }
   const { headers, body, expires } = row;
   let { status, contentType } = row;
   if (status === 0) { // an outcome that is no response
@@ -62,7 +65,8 @@ export function answered(options, row, req) {
  * Commits or rolls back a response that a handler has written. It resolves to { expires } if that response can be sent, else to
  * { answer }. response has { status, headers, contentType, body, field }, cut if it is not as long as it says, and over if it is too large to hold. field(name) is a header field.
  */
-export async function concluded({ options, operation, tx, req }, response) {
+export async function concluded(context, response) {
+  const { options, operation, tx } = context;
   const answer = (type, more) => ({ answer: problem(type, { base: options.problemBase, ...more }) });
   const { cut, over, status, field } = response;
   if (over || cut) {
@@ -93,14 +97,15 @@ export async function concluded({ options, operation, tx, req }, response) {
     if (kind(error) === 'other' || error === tx.late) throw error;
     return { answer: options.sidecar && kind(error) === 'fenced' ? fenced(options) : troubled(options, error) };
   }
-  return done.action === 'committed' ? { expires: tx.expires } : { answer: answered(options, done, req) };
+  return done.action === 'committed' ? { expires: tx.expires } : { answer: answered(context, done) };
 }
 
 /**
  * Stores the response that a framework has made of an error, after the writes were undone, if it is a refusal: 3xx, or 4xx
  * except the statuses of rollsBack. It resolves as concluded does.
  */
-export async function refused({ options, operation, req }, response) {
+export async function refused(context, response) {
+  const { options, operation } = context;
   const { cut, over, status, field } = response;
   if (cut || over || options.rollsBack(status, field)) return {};
   if (status < 300) {
@@ -109,9 +114,9 @@ export async function refused({ options, operation, req }, response) {
   }
   try {
     const { tx, ...row } = await begin(options, operation);
-    if (row.action !== 'run') return { answer: answered(options, row, req) }; // a retry has come in between
+    if (row.action !== 'run') return { answer: answered(context, row) }; // a retry has come in between
     const done = await tx.commit(outcomeOf(response, options.maxResult));
-    return done.action === 'committed' ? { expires: tx.expires } : { answer: answered(options, done, req) };
+    return done.action === 'committed' ? { expires: tx.expires } : { answer: answered(context, done) };
   } catch (error) {
     return { answer: options.sidecar && kind(error) === 'fenced' ? fenced(options) : troubled(options, error) };
   }

@@ -17,7 +17,7 @@ export async function exchange({ options, operation, req, call, handler }) {
   } catch (error) {
     return { answer: troubled(options, error) };
   }
-  if (begun.action !== 'run') return { answer: answered(options, begun, req) };
+  if (begun.action !== 'run') return { answer: answered({ options, operation, req }, begun) };
   const { tx } = begun;
   const context = { options, operation, tx, req };
   running.set(call, tx);

@@ -46,14 +46,15 @@ export const problemBase = 'https://github.com/stet-go/stet/blob/main/docs/probl
 
 /**
  * Returns the response of a problem: status, headers and body. again is Retry-After in seconds;
- * detail and execution replace the problem's own.
+ * detail and execution replace the problem's own. operation is the ID by which operators find it.
  */
-export function problem(name, { base = problemBase, detail, again, execution } = {}) {
+export function problem(name, { base = problemBase, detail, again, execution, operation } = {}) {
   const [status, title, text, retryable, executed] = problems[name];
   const type = base + name;
-  const document = { type, title, status, detail: detail ?? text, retryable, execution: execution ?? executed };
+  const document = { type, title, status, detail: detail ?? text, retryable, execution: execution ?? executed, ...(operation && { operation }) };
   const headers = { 'Content-Type': 'application/problem+json', 'Cache-Control': 'no-store' };
   if (again !== undefined) headers['Retry-After'] = String(again);
+  if (operation) headers['Stet-Operation'] = operation;
   if (name === 'key-missing') headers.Link = `<${type}>; rel="describedby"; type="text/html"`;
   return { status, headers, body: Buffer.from(JSON.stringify(document) + '\n'), problem: name };
 }

@@ -31,6 +31,9 @@ export function identity({ schema, table }, { scope: owner, key, fingerprint }, 
   };
 }
 
+/** The ID of an operation in hexadecimal, as operators know it. */
+export const idOf = (options, operation) => (operation.claim ? claimParts(operation.claim) : identity(options, operation)).id.toString('hex');
+
 /** The number of the lock that callers hold which wait for the operation of an ID. */
 export const waitLock = ({ schema, table }, id) => String(id.readBigInt64BE(8) ^ digest('wait', schema, table).readBigInt64BE());
 

@@ -22,7 +22,7 @@ export async function serve({ options, operation, req, res, before, handler, ans
   } catch (error) {
     return say(troubled(options, error));
   }
-  if (begun.action !== 'run') return say(answered(options, begun, req));
+  if (begun.action !== 'run') return say(answered({ options, operation, req }, begun));
   const { tx } = begun;
   // The sidecar responds to a retry without this middleware, so the whole header is stored.
   const capture = new Capture(res, options.sidecar ? {} : before);

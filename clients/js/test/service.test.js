@@ -220,6 +220,8 @@ for (const framework of frameworks) {
       await change(key, what);
       const got = await post(url, { key });
       assert.deepEqual([got.status, got.type, got.problem?.execution], [status, type, execution], what);
+      assert.match(status === 504 ? got.problem.operation : '0'.repeat(64), /^[0-9a-f]{64}$/, what);
+      assert.deepEqual(got.headers['stet-operation'], status === 504 ? [got.problem.operation] : undefined, what);
       assert.equal(await charges(key), 1);
     }
     assert.equal(logged.length, 2, 'what cannot be read');

@@ -32,10 +32,14 @@ class Problem:
     retryable: bool
     execution: str
 
-    def answer(self, base: str = PROBLEM_BASE, detail: str = "", retry_after: int = 0) -> Answer:
+    def answer(self, base: str = PROBLEM_BASE, detail: str = "", retry_after: int = 0, operation: str = "") -> Answer:
+        """operation is the ID by which operators find it."""
         document = {"type": base + self.name, "title": self.title, "status": self.status, "detail": detail or self.detail,
                     "retryable": self.retryable, "execution": self.execution}
         headers = [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")]
+        if operation:
+            document["operation"] = operation
+            headers.append(("Stet-Operation", operation))
         if retry_after:
             headers.append(("Retry-After", str(retry_after)))
         if self is KEY_MISSING:

@@ -56,6 +56,9 @@ class Guard:
     def problem(self, problem: Problem, detail: str = "", retry_after: int = 0) -> Answer:
         return problem.answer(self.options.problem_base, detail, retry_after)
 
+    def unknown(self, id: bytes) -> Answer:
+        return problems.OUTCOME_UNKNOWN.answer(self.options.problem_base, operation=id.hex())
+
     def key(self, fields: list[str]) -> str | Answer:
         """Returns the key of the header's fields, or the error response."""
         if not fields:
@@ -126,7 +129,7 @@ class Guard:
                 await self.leave(transaction)
         if keep:
             return Alone(self, transaction, operation, owner, begun)
-        return self.told(begun)
+        return self.told(begun, operation.id)
 
     async def leave(self, transaction: Transaction) -> None:
         """Ends a transaction that has begun nothing."""
@@ -211,7 +214,7 @@ class Guard:
         if any(unsettled(e) for e in (error, error.__cause__, error.__context__) if e):
             log.error("a handler has tried to commit the transaction that it was given, which is not its to end: %s", UNSETTLED)
 
-    def told(self, begun: Begun) -> Answer:
+    def told(self, begun: Begun, id: bytes) -> Answer:
         """Returns the response for a row that is not "run"."""
         match begun.action:
             case "replay":
@@ -221,7 +224,7 @@ class Guard:
             case "expired":
                 return self.problem(problems.FAILED_EXPIRED if begun.state == "failed" else problems.RESULT_EXPIRED)
             case "unknown":
-                return self.problem(problems.OUTCOME_UNKNOWN)
+                return self.unknown(id)
             case _:
                 return self.problem(problems.IN_FLIGHT, retry_after=RETRY_AFTER)
 

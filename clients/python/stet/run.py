@@ -295,10 +295,10 @@ class Alone(Run):
                 log.error("a commit was not answered; nothing was executed: %s", type(cause).__name__)
                 return guard.problem(problems.STORE_UNAVAILABLE, retry_after=RETRY_AFTER)
             if begun and begun.action != "in_flight":
-                return guard.suited(guard.told(begun), self.request)
+                return guard.suited(guard.told(begun, self.claim.id), self.request)
             if time.monotonic() >= end:
                 log.error("a commit was not acknowledged, and its outcome could not be read: %s", type(cause).__name__)
-                return guard.problem(problems.OUTCOME_UNKNOWN)
+                return guard.unknown(self.claim.id)
             await guard.database.pause(pause)
             pause = min(2 * pause, _PAUSES[1])
 

@@ -72,4 +72,4 @@ class Claimed(Run):
 
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         log.error("a commit was not answered; the sidecar determines its outcome: %s", type(cause).__name__)
-        return self.guard.problem(problems.OUTCOME_UNKNOWN)
+        return self.guard.unknown(self.claim.id)
