@@ -310,7 +310,7 @@ func (e *Engine) rename(t *request, op Op, namespace string) {
 	}
 	id := store.Digest(namespace, op.Scope, op.Key)
 	t.req.ID, t.req.Scope, t.req.Fingerprint = id, store.DigestScope(namespace, op.Scope), op.Fingerprint
-	t.req.Label = store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, t.p.keep(op).Pack())}
+	t.req.Label = store.Label{Class: op.Class, Name: op.Name, Ref: store.WithScopeLabel(e.scopeLabel(op), e.sealer.sealRef(id, t.p.keep(op).Pack()))}
 }
 
 // chooseName reads the records of both names, and selects the name of the next claim.

@@ -175,6 +175,7 @@ func (s *sealer) sealRef(id store.ID, ref string) string {
 
 // openRef is the reverse of sealRef.
 func (s *sealer) openRef(id store.ID, stored string) (string, error) {
+	_, stored = store.CutScopeLabel(stored)
 	text, sealed := strings.CutPrefix(stored, sealedMark)
 	switch {
 	case stored == "" || !sealed && s.acceptPlain:

@@ -297,7 +297,15 @@ func (e *Engine) replay(ctx context.Context, t *request, rec store.Record) (*Lea
 }
 
 func (t *request) event(kind observe.Kind, rec store.Record, err error) observe.Event {
-	return observe.Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
+	return observe.Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, Label: t.labelOf(rec), State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
+}
+
+// labelOf returns the stored label of a record, or that of the request if the record has none.
+func (t *request) labelOf(rec store.Record) store.Label {
+	if rec.Label == (store.Label{}) {
+		return t.req.Label
+	}
+	return rec.Label
 }
 
 func (e *Engine) sweepLoop(ctx context.Context, s store.Sweeper) {

@@ -273,9 +273,7 @@ func (l *errorLog) write(ctx context.Context, to *slog.Logger, ev observe.Event)
 	if ev.ID != (store.ID{}) {
 		list = append(list, slog.String("id", ev.ID.String()))
 	}
-	if ev.Class != "" {
-		list = append(list, slog.String("class", ev.Class))
-	}
+	list = append(list, ev.Names()...)
 	if skipped > 0 {
 		list = append(list, slog.Int("not_logged", skipped))
 	}

@@ -150,6 +150,21 @@ func (e *Engine) label(rec store.Record) (store.Label, store.Kept, error) {
 	return l, k, nil
 }
 
+// Kept returns the decrypted reference of a record, with the scope and the key that its policy stored. Parts that
+// cannot be decrypted are "".
+func (e *Engine) Kept(rec store.Record) store.Kept {
+	_, k, _ := e.label(rec)
+	return k
+}
+
+// scopeLabel returns the label of an operation's scope.
+func (e *Engine) scopeLabel(op Op) string {
+	if e.o.Label == nil {
+		return ""
+	}
+	return store.LabelText(e.o.Label(op))
+}
+
 // keep returns the values of an operation that the policy stores with its reference.
 func (p *Policy) keep(op Op) store.Kept {
 	k := store.Kept{Ref: op.Ref}

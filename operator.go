@@ -58,7 +58,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Err: lost})
+		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, Label: rec.Label, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Err: lost})
 		return nil
 	case KindOf(err) == KindFenced:
 		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; read it again")}

@@ -188,6 +188,10 @@ type Options struct {
 	CheckMessage func(Message) error
 	// Encryption of stored results, payloads and messages. Default: none.
 	Encryption Encryption
+	// Label returns the name of an operation's scope for people, such as the name of a tenant. Lists, logs and
+	// spans show it. It is stored without encryption, so it must not be a credential, nor a digest of one. At
+	// most store.MaxLabel bytes (255) are stored. It must be quick and safe for concurrent use. Default nil: none.
+	Label func(op Op) string
 	// ErrorLog receives these events: failed store calls, aborted transactions, unknown
 	// outcomes, lost leases, timed-out runs and unsent messages. It gets at most one line of
 	// each kind in 10 s, without keys or bodies. The error text comes from the store or the

@@ -209,7 +209,7 @@ func (k *leaseRenewer) lose(ctx context.Context, r *Run, cause error) {
 	}
 	r.cancel(cause)
 	k.e.inFlight.end(r.f, entry{})
-	k.e.observe(ctx, observe.Event{Kind: cancelled(cause), ID: r.rec.ID, Class: r.op.Class, State: store.Running,
+	k.e.observe(ctx, observe.Event{Kind: cancelled(cause), ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: store.Running,
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 

@@ -254,7 +254,7 @@ func (r *Lease) MarkUnknown(ctx context.Context) error {
 	}
 	err := leave(ctx)
 	r.repeatLater(err, leave)
-	ev := observe.Event{Kind: observe.MarkedUnknown, ID: r.rec.ID, Class: r.op.Class, State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
+	ev := observe.Event{Kind: observe.MarkedUnknown, ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
 	case err == nil:
@@ -466,7 +466,7 @@ func (r *Run) discardReason() error {
 
 // report sends the end of the run to the observer, and returns the caller's error.
 func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
-	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
+	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: to, Fence: r.rec.Fence,
 		Attempt: r.rec.Attempt, Err: err}
 	if r.e.o.Observer != nil {
 		ev.Elapsed = time.Since(r.begun)

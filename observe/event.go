@@ -5,6 +5,7 @@ package observe
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -55,17 +56,30 @@ func (k Kind) String() string {
 	return "event"
 }
 
-// Event is passed to observers. It has no key, no body and no secret.
+// Event is passed to observers. It has no body and no secret. Its Label has a key only if the policy
+// stores keys: log what Names returns.
 type Event struct {
 	Kind    Kind
 	ID      store.ID    // zero for Swept
 	Class   string      // the operation's class
+	Label   store.Label // as stored, if it is known; see Names
 	State   store.State // of the record, after the event
 	Fence   int64
 	Attempt int
 	Elapsed time.Duration // for Settled and Released: since the claim; for Claimed in lease mode: what the store took
 	Swept   store.Swept   // for Swept
 	Err     error         // the error, if there is one; for Settled and Resolved: why the result was not stored
+}
+
+// Names returns what is known of the operation's names: class, name, ref and scope_label.
+func (ev Event) Names() (list []slog.Attr) {
+	scopeLabel, ref := ev.Label.Names()
+	for _, name := range [...][2]string{{"class", ev.Class}, {"name", ev.Label.Name}, {"ref", ref}, {"scope_label", scopeLabel}} {
+		if name[1] != "" {
+			list = append(list, slog.String(name[0], name[1]))
+		}
+	}
+	return list
 }
 
 // Observer receives events. It is called synchronously: it must be quick, must not block, panic

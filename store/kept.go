@@ -11,6 +11,40 @@ import (
 // are readable text.
 const keptMark = "kept:"
 
+// scopeLabelMark begins a Label.Ref with the label of the scope: then the label, escaped as in a query,
+// a ";", and the reference as the engine stores it.
+const scopeLabelMark = "scope-label:"
+
+// WithScopeLabel adds the label of the scope, in plain text, to a stored reference. Without a
+// label it returns ref.
+func WithScopeLabel(label, ref string) string {
+	if label == "" {
+		return ref
+	}
+	return scopeLabelMark + url.QueryEscape(label) + ";" + ref
+}
+
+// CutScopeLabel is the reverse of WithScopeLabel.
+func CutScopeLabel(stored string) (label, ref string) {
+	text, ok := strings.CutPrefix(stored, scopeLabelMark)
+	escaped, ref, found := strings.Cut(text, ";")
+	label, err := url.QueryUnescape(escaped)
+	if !ok || !found || label == "" || err != nil {
+		return "", stored
+	}
+	return label, ref
+}
+
+// Names returns the label of the scope and the reference of an operation, for logs. An encrypted
+// reference is left out.
+func (l Label) Names() (scopeLabel, ref string) {
+	scopeLabel, ref = CutScopeLabel(l.Ref)
+	if strings.HasPrefix(ref, "sealed:") {
+		return scopeLabel, ""
+	}
+	return scopeLabel, UnpackKept(ref).Ref
+}
+
 // The names of the fields.
 const (
 	keptScope = "scope"
@@ -28,7 +62,7 @@ type Kept struct{ Scope, Key, Ref string }
 // Pack returns the stored form, before it is sealed. If each field is within its limit, the
 // sealed form has at most MaxRef bytes.
 func (k Kept) Pack() string {
-	if k.Scope == "" && k.Key == "" && !strings.HasPrefix(k.Ref, keptMark) {
+	if k.Scope == "" && k.Key == "" && !strings.HasPrefix(k.Ref, keptMark) && !strings.HasPrefix(k.Ref, scopeLabelMark) {
 		return k.Ref
 	}
 	fields := url.Values{}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,10 +39,9 @@ func newKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "List and show operations, and resolve unknown outcomes",
-		Long: `Give the key and --scope of an operation, or its digest with --id, as ls and the logs
-show it. This program sends only the digest. A change needs a --reason. It fails if
-the record has changed since it was shown. A line of the audit has who, when, why,
-from and to: in --audit, or in the audit of the process at --admin.`,
+		Long: `Give the key and --scope of an operation, or its --id, as ls and the logs show it.
+This program sends only the digest. A change needs a --reason, and fails if the record
+has changed since it was shown. The audit is in --audit, or in that of the process at --admin.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -51,7 +51,7 @@ from and to: in --audit, or in the audit of the process at --admin.`,
 	k.hidden(cmd.PersistentFlags(), "previous.")
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
 	cmd.SetUsageFunc(usageFunc("Flags:\n", "", 0)) // it must fit a screen
-	cmd.AddCommand(k.newList(), k.newGet(), k.newResolve(), k.newRelease(), k.newExpire())
+	cmd.AddCommand(k.newList(), k.newGet(), k.newFind(), k.newResolve(), k.newRelease(), k.newExpire(), k.newCancel())
 	return cmd
 }
 
@@ -156,10 +156,9 @@ func (k *keys) record(cmd *cobra.Command, d admin.API, ids []store.ID, result bo
 }
 
 func (k *keys) newList() *cobra.Command {
-	var states []string
-	var scope string
-	q := store.Query{}
-	limit := 0
+	var f filter
+	var scope, sort string
+	limit, offset := 0, 0
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List operations",
@@ -168,64 +167,81 @@ func (k *keys) newList() *cobra.Command {
 			if limit < 1 || limit > maxList {
 				return usage{fmt.Errorf("--limit is %d; give it 1 to %d", limit, maxList)}
 			}
-			for _, name := range states {
-				s, err := admin.ParseState(name)
-				if err != nil {
-					return usage{fmt.Errorf("--state: %w", err)}
-				}
-				q.States = append(q.States, s)
-			}
 			scopes, err := k.scopes(scope)
 			if err != nil {
 				return err
 			}
-			if err := q.Check(); err != nil {
-				return usage{fmt.Errorf("--older and --newer: %w", err)}
+			q, err := f.query()
+			q.Sort, q.Offset = sort, offset
+			if err = cmp.Or(err, q.Check()); err != nil {
+				return usage{err}
 			}
 			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.list(cmd, d, q, scopes, limit) })
 		},
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&states, "state", nil, "only these states: "+strings.Join(admin.States(), ", "))
-	f.StringVar(&scope, "scope", "", "only operations of this scope")
-	f.DurationVar(&q.OlderThan, "older", 0, "only operations claimed longer ago than this, like 10m")
-	f.DurationVar(&q.NewerThan, "newer", 0, "only operations claimed within this time, like 1h")
-	f.IntVar(&limit, "limit", store.DefaultBrowse, fmt.Sprintf("at most this many, 1 to %d", maxList))
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.States(), cobra.ShellCompDirectiveNoFileComp))
+	f.flags(cmd, "only operations")
+	flags := cmd.Flags()
+	flags.StringVar(&f.names.Class, "class", "", "only operations of this class or route")
+	flags.StringVar(&scope, "scope", "", "only operations of this scope")
+	flags.DurationVar(&f.newer, "newer", 0, "only operations claimed within this time, like 1h")
+	flags.StringVar(&sort, "sort", "claimed", `one of `+strings.Join(admin.Sorts(), ", ")+`; "-claimed" is descending`)
+	flags.IntVar(&offset, "offset", 0, "leave out this many at the beginning")
+	flags.IntVar(&limit, "limit", admin.DefaultLimit, fmt.Sprintf("at most this many, 1 to %d", maxList))
 	return cmd
 }
 
 const maxList = 100_000
 
-// list prints up to limit records of the scopes.
-func (k *keys) list(cmd *cobra.Command, d admin.API, q store.Query, scopes []store.ID, limit int) error {
-	records := []admin.Record{}
-	more := false
-	for _, q.Scope = range scopes {
-		for q.After, more = "", true; more && len(records) < limit; {
-			q.Limit = min(limit-len(records), store.MaxBrowse)
-			page, err := d.List(cmd.Context(), q)
-			if err != nil {
-				return err
-			}
-			records = append(records, page.Records...)
-			q.After, more = page.Next, page.Next != ""
+// readList reads up to most records, and reports whether there are more.
+func readList(ctx context.Context, d admin.API, q admin.Query, most int) (records []admin.Record, more bool, err error) {
+	records = []admin.Record{}
+	for more = true; more && len(records) < most; {
+		q.Limit = min(most-len(records), admin.MaxLimit)
+		page, err := d.List(ctx, q)
+		if err != nil {
+			return nil, false, err
+		}
+		records = append(records, page.Records...)
+		if q.Offset += len(page.Records); len(page.Records) == 0 || q.Offset >= page.Total {
+			q.After, q.Offset, more = page.Next, 0, page.Next != ""
 		}
 	}
-	out := cmd.OutOrStdout()
-	if k.format.json() {
-		return json.NewEncoder(out).Encode(struct {
-			Records []admin.Record `json:"records"`
-			More    bool           `json:"more"`
-		}{records, more})
+	return records, more, nil
+}
+
+// readScopes is readList for all of the scopes.
+func readScopes(ctx context.Context, d admin.API, q admin.Query, scopes []store.ID, most int) (records []admin.Record, more bool, err error) {
+	for _, q.Scope = range scopes {
+		in, moreIn, err := readList(ctx, d, q, most-len(records))
+		if err != nil {
+			return nil, false, err
+		}
+		records, more = append(records, in...), more || moreIn
 	}
-	if err := printRecords(out, records); err != nil {
+	return records, more, nil
+}
+
+// list prints up to limit records of the scopes.
+func (k *keys) list(cmd *cobra.Command, d admin.API, q admin.Query, scopes []store.ID, limit int) error {
+	records, more, err := readScopes(cmd.Context(), d, q, scopes, limit)
+	if err != nil {
 		return err
 	}
-	if more {
-		cmd.PrintErrf("there may be more; --limit is %d\n", limit)
+	if more && !k.format.json() {
+		defer cmd.PrintErrf("there may be more; --limit is %d\n", limit)
 	}
-	return nil
+	return k.print(cmd, records, more)
+}
+
+// print prints a list.
+func (k *keys) print(cmd *cobra.Command, records []admin.Record, more bool) error {
+	if !k.format.json() {
+		return printRecords(cmd.OutOrStdout(), records)
+	}
+	return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+		Records []admin.Record `json:"records"`
+		More    bool           `json:"more"`
+	}{records, more})
 }
 
 func (k *keys) newGet() *cobra.Command {
@@ -282,7 +298,7 @@ func (k *keys) show(out io.Writer, rec admin.Record) error {
 func rows(r admin.Record) [][2]string {
 	rows := [][2]string{{"ID", r.ID}, {"STATE", strings.TrimSuffix(r.State+", "+r.Note(), ", ")}, {"ATTEMPT", fmt.Sprint(r.Attempt)},
 		{"FENCE", fmt.Sprint(r.Fence)}, {"SCOPE", r.Scope}, {"FINGERPRINT", r.Fingerprint}}
-	for _, l := range [][2]string{{"CLASS", r.Class}, {"NAME", r.Name}, {"REF", r.Ref}, {"KEPT SCOPE", r.KeptScope}, {"KEPT KEY", r.KeptKey}} {
+	for _, l := range [][2]string{{"CLASS", r.Class}, {"NAME", r.Name}, {"REF", r.Ref}, {"SCOPE LABEL", r.ScopeLabel}, {"KEPT SCOPE", r.KeptScope}, {"KEPT KEY", r.KeptKey}} {
 		if l[1] != "" {
 			rows = append(rows, l)
 		}
@@ -301,13 +317,14 @@ func rows(r admin.Record) [][2]string {
 // printRecords prints a table.
 func printRecords(out io.Writer, records []admin.Record) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STATE\tATTEMPT\tCLAIMED\tID\tNAME\tREF\tNOTE")
+	fmt.Fprintln(w, "STATE\tATTEMPT\tCLAIMED\tID\tCLASS\tNAME\tREF\tSCOPE\tNOTE")
 	for _, r := range records {
 		claimed := "-"
 		if r.ClaimedAt != nil {
 			claimed = r.ClaimedAt.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Name, "-"), cmp.Or(r.Ref, r.KeptKey, "-"), cmp.Or(r.Note(), "-"))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Class, "-"), cmp.Or(r.Name, "-"),
+			cmp.Or(r.Ref, r.KeptKey, "-"), cmp.Or(r.ScopeLabel, r.KeptScope, "-"), cmp.Or(r.Note(), "-"))
 	}
 	return w.Flush()
 }

@@ -7,46 +7,75 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stet-go/stet/internal/admin"
-	"github.com/stet-go/stet/store"
 )
 
-// selection selects the operations of a change by their properties, instead of one key.
+// filter has the flags that select operations.
+type filter struct {
+	states       []string
+	names        admin.Names
+	older, newer time.Duration
+}
+
+// flags adds the flags that ls and the changes share. what begins their descriptions.
+func (s *filter) flags(cmd *cobra.Command, what string) {
+	f := cmd.Flags()
+	f.StringSliceVar(&s.states, "state", nil, what+" of these states: "+strings.Join(admin.StateNames(), ", "))
+	f.StringVar(&s.names.Name, "name", "", what+" with this name")
+	f.StringVar(&s.names.Ref, "ref", "", what+" with this reference")
+	f.StringVar(&s.names.ScopeLabel, "scope-label", "", what+" of scopes with this label")
+	f.DurationVar(&s.older, "older", 0, what+" claimed longer ago than this, like 10m")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.StateNames(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// query returns the query of the flags.
+func (s *filter) query() (q admin.Query, err error) {
+	q.Names, q.OlderThan, q.NewerThan = s.names, s.older, s.newer
+	for _, name := range s.states {
+		if err := q.AddState(name); err != nil {
+			return q, fmt.Errorf("--state: %w", err)
+		}
+	}
+	if err := q.Check(); err != nil {
+		return q, fmt.Errorf("--older and --newer: %w", err)
+	}
+	return q, nil
+}
+
+// selection selects the operations of a change by their properties, instead of one key. Without
+// states there is none.
 type selection struct {
-	states    []string // none: there is no selection
-	name, ref string
-	older     time.Duration
-	max       int
+	filter
+	max int
 }
 
 const defaultMax = 100 // operations that one command changes
 
+// selectionFlags are the flags that need --state.
+var selectionFlags = []string{"name", "ref", "scope-label", "older", "max"}
+
 func (s *selection) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringSliceVar(&s.states, "state", nil, "instead of a key: change all operations of these states")
-	f.StringVar(&s.name, "name", "", "with --state: only operations with this name")
-	f.StringVar(&s.ref, "ref", "", "with --state: only operations with this reference")
-	f.DurationVar(&s.older, "older", 0, "with --state: only operations claimed longer ago than this, like 10m")
-	f.IntVar(&s.max, "max", defaultMax, fmt.Sprintf("with --state: change nothing if there are more, 1 to %d", maxList))
-	for _, name := range []string{"state", "name", "ref", "older", "max"} {
-		_ = f.MarkHidden(name) // selectionHelp names them; the help must fit a screen
+	s.filter.flags(cmd, "instead of a key: change all operations")
+	cmd.Flags().IntVar(&s.max, "max", defaultMax, fmt.Sprintf("with --state: change nothing if there are more, 1 to %d", maxList))
+	for _, name := range append([]string{"state"}, selectionFlags...) {
+		_ = cmd.Flags().MarkHidden(name) // selectionHelp names them; the help must fit a screen
 	}
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.States(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // selectionHelp describes the flags of a selection.
 const selectionHelp = `
---state unknown, instead of a key, lists all such operations and then changes them:
-those of --class, --scope, --name, --ref and --older 10m, at most --max 100.`
+--state unknown, instead of a key, lists all such operations and then changes them: those of
+--class, --scope, --scope-label, --name, --ref and --older 10m, at most --max 100.`
 
 // check returns the error of flags that do not fit a selection, or need one.
 func (s *selection) check(cmd *cobra.Command, args []string) error {
 	if len(s.states) == 0 {
-		for _, name := range []string{"name", "ref", "older", "max"} {
+		for _, name := range selectionFlags {
 			if cmd.Flags().Changed(name) {
 				return fmt.Errorf("--%s needs --state", name)
 			}
@@ -63,22 +92,6 @@ func (s *selection) check(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// query reads the states.
-func (s *selection) query() (q store.Query, err error) {
-	for _, name := range s.states {
-		state, err := admin.ParseState(name)
-		if err != nil {
-			return q, fmt.Errorf("--state: %w", err)
-		}
-		q.States = append(q.States, state)
-	}
-	q.OlderThan = s.older
-	if err := q.Check(); err != nil {
-		return q, fmt.Errorf("--older: %w", err)
-	}
-	return q, nil
-}
-
 // selected returns the operations of the selection that the action is possible for, oldest first.
 func (c *change) selected(ctx context.Context, d admin.API, action string) (records []admin.Record, err error) {
 	scopes, err := c.scopes(c.scope)
@@ -89,35 +102,16 @@ func (c *change) selected(ctx context.Context, d admin.API, action string) (reco
 	if err != nil {
 		return nil, err
 	}
-	q.Limit = store.MaxBrowse
-	for _, q.Scope = range scopes {
-		for more := true; more; more = q.After != "" {
-			page, err := d.List(ctx, q)
-			if err != nil {
-				return nil, err
-			}
-			for _, r := range page.Records {
-				if admin.Possible(action, r) == "" && matches(c.class, r.Class) && matches(c.from.name, r.Name) && matches(c.from.ref, r.Ref) {
-					records = append(records, r)
-				}
-			}
-			if len(records) > c.from.max {
-				return nil, fmt.Errorf("there are more than %d such operations; nothing was changed. Select fewer, or give a greater --max", c.from.max)
-			}
-			q.After = page.Next
-		}
+	q.Names.Class = c.class
+	all, more, err := readScopes(ctx, d, q, scopes, admin.MaxScan)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(records, func(a, b admin.Record) int { return claimed(a).Compare(claimed(b)) })
+	records = slices.DeleteFunc(all, func(r admin.Record) bool { return admin.Possible(action, r) != "" })
+	if more || len(records) > c.from.max {
+		return nil, fmt.Errorf("there are more than %d such operations; nothing was changed. Select fewer, or give a greater --max", min(c.from.max, admin.MaxScan))
+	}
 	return records, nil
-}
-
-func matches(want, got string) bool { return want == "" || want == got }
-
-func claimed(r admin.Record) time.Time {
-	if r.ClaimedAt == nil {
-		return time.Time{}
-	}
-	return *r.ClaimedAt
 }
 
 // makeMany lists the selected operations, asks for confirmation, and changes each that has not changed since. It prints a

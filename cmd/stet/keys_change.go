@@ -182,6 +182,26 @@ func (k *keys) newExpire() *cobra.Command {
 	return cmd
 }
 
+func (k *keys) newCancel() *cobra.Command {
+	c := &change{keys: k}
+	cmd := &cobra.Command{
+		Use:   "cancel [KEY] --reason WHY",
+		Short: "Cancel a job that waits, or ask its run to end",
+		Long:  "Cancel a job that waits, or ask its run to end." + selectionHelp,
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.keep = store.Retention{Result: defaultRetention, Tombstone: 30 * defaultRetention}
+			var err error
+			if c.encryption, _, err = k.encryption(); err != nil { // the job may be encrypted
+				return usage{err}
+			}
+			return c.make(cmd, args, admin.Change{Action: admin.Cancel})
+		},
+	}
+	c.flags(cmd)
+	return cmd
+}
+
 // fitting returns the error of flags that exclude each other.
 func (c *change) fitting(cmd *cobra.Command) error {
 	for name, store := range map[string]bool{"retention": true, "tombstone": true, "plain": true, "audit": true, "class": false} {

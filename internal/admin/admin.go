@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -18,19 +16,13 @@ import (
 
 // API has the calls of an operator. Errors of a store or an admin API are of type *Error.
 type API interface {
-	// List returns a page of records, without their results.
-	List(ctx context.Context, q store.Query) (Page, error)
+	// List returns a page of the selected records, without their results.
+	List(ctx context.Context, q Query) (Page, error)
 	// Get returns a record, with its result if requested. Without a record, the state is "none".
 	Get(ctx context.Context, id store.ID, result bool) (Record, error)
 	// Change makes a change if the record has not changed since it was shown, and returns
 	// its audit entry.
 	Change(ctx context.Context, id store.ID, c Change) (Entry, error)
-}
-
-// Page is a page of a list.
-type Page struct {
-	Records []Record `json:"records"`
-	Next    string   `json:"next,omitempty"` // of store.Page
 }
 
 // Record is a record for operators: without its owner, and without its result unless that was
@@ -50,11 +42,17 @@ type Record struct {
 	Outcome
 }
 
-// Label names an operation.
+// Names are an operation's names for people.
+type Names struct {
+	Class      string `json:"class,omitempty"`
+	Name       string `json:"name,omitempty"`
+	Ref        string `json:"ref,omitempty"`         // encrypted if it begins with "sealed:", with what follows then
+	ScopeLabel string `json:"scope_label,omitempty"` // see stet.Options.Label
+}
+
+// Label has the names of an operation, and the parts of its identity that its policy stores.
 type Label struct {
-	Class     string `json:"class,omitempty"`
-	Name      string `json:"name,omitempty"`
-	Ref       string `json:"ref,omitempty"`   // encrypted if it begins with "sealed:", with what follows then
+	Names
 	KeptScope string `json:"scope,omitempty"` // as the policy stores it (see store.Kept); unprintable characters are question marks
 	KeptKey   string `json:"key,omitempty"`
 }
@@ -86,9 +84,10 @@ const Damaged = "damaged"
 
 // NewRecord converts a record for operators.
 func NewRecord(rec store.Record) Record {
-	kept := store.UnpackKept(rec.Label.Ref)
+	label, ref := store.CutScopeLabel(rec.Label.Ref)
+	kept := store.UnpackKept(ref)
 	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence, Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone,
-		Label: Label{Class: rec.Label.Class, Name: rec.Label.Name, Ref: kept.Ref, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key)}}
+		Label: Label{Names: Names{rec.Label.Class, rec.Label.Name, kept.Ref, printable(label)}, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key)}}
 	if r.Damage = rec.Damage; r.Damage != "" {
 		r.State = Damaged
 	}
@@ -172,74 +171,4 @@ func ParseState(name string) (store.State, error) {
 		}
 	}
 	return 0, fmt.Errorf("%.40q is none of %s", name, strings.Join(States(), ", "))
-}
-
-// values are a query as the API has it in its URL: digests only.
-func values(q store.Query) url.Values {
-	v := url.Values{}
-	for _, s := range q.States {
-		v.Add("state", s.String())
-	}
-	if q.Scope != (store.ID{}) {
-		v.Set("scope_digest", q.Scope.String())
-	}
-	for name, d := range map[string]time.Duration{"older": q.OlderThan, "newer": q.NewerThan} {
-		if d != 0 {
-			v.Set(name, d.String())
-		}
-	}
-	if q.After != "" {
-		v.Set("after", q.After)
-	}
-	if q.Limit != 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
-	}
-	return v
-}
-
-// ParseQuery reads the URL values of a Remote's query. Unknown names are errors.
-func ParseQuery(v url.Values) (q store.Query, err error) {
-	for name, texts := range v {
-		if len(texts) > 1 && name != "state" {
-			return q, fmt.Errorf("%s: given more than once", name)
-		}
-		switch text := texts[0]; name {
-		case "state":
-			for _, text := range texts {
-				for part := range strings.SplitSeq(text, ",") {
-					var s store.State
-					if s, err = ParseState(part); err != nil {
-						break
-					}
-					q.States = append(q.States, s)
-				}
-			}
-		case "scope_digest":
-			q.Scope, err = ParseID(text)
-		case "older":
-			q.OlderThan, err = parseAge(text)
-		case "newer":
-			q.NewerThan, err = parseAge(text)
-		case "after":
-			q.After = text
-		case "limit":
-			if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > store.MaxBrowse {
-				err = fmt.Errorf("give it 1 to %d", store.MaxBrowse)
-			}
-		default:
-			err = fmt.Errorf("there are only state, scope_digest, older, newer, after and limit")
-		}
-		if err != nil {
-			return q, fmt.Errorf("%.40q: %w", name, err)
-		}
-	}
-	return q, nil
-}
-
-func parseAge(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return 0, fmt.Errorf(`give it a duration like "10m" or "36h"`)
-	}
-	return d, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,7 +19,11 @@ const (
 	Resolve = "resolve"
 	Release = "release"
 	Expire  = "expire"
+	Cancel  = "cancel" // of a job
 )
+
+// Actions are all actions of a Change.
+var Actions = []string{Resolve, Release, Expire, Cancel}
 
 // Show is the action of an Entry about a stored result that was shown.
 const Show = "show"
@@ -31,7 +36,7 @@ const (
 
 // Change is a change of one operation by hand.
 type Change struct {
-	Action string `json:"-"`            // Resolve, Release or Expire
+	Action string `json:"-"`            // one of Actions
 	Via    string `json:"-"`            // how it was asked for, for the audit
 	Fence  int64  `json:"fence,string"` // of the record that was shown
 	Reason string `json:"reason"`       // why; required
@@ -56,6 +61,8 @@ type Response struct {
 // To is what the change makes of a record: the name of a state, or tombstone.
 func (c Change) To() string {
 	switch {
+	case c.Action == Cancel:
+		return store.Failed.String()
 	case c.Action == Expire:
 		return "tombstone"
 	case c.Action == Release || c.As == "not-executed":
@@ -103,10 +110,10 @@ func plain(name, text string, limit int, why string) error {
 // checkResolution validates the action and its resolution.
 func (c Change) checkResolution() error {
 	switch {
-	case c.Action == Expire, c.Action == Release:
+	case c.Action != Resolve && slices.Contains(Actions, c.Action):
 		return nil
 	case c.Action != Resolve:
-		return fmt.Errorf("%.40q is none of resolve, release and expire", c.Action)
+		return fmt.Errorf("%.40q is none of %s", c.Action, strings.Join(Actions, ", "))
 	case c.As == "not-executed" && c.Response != nil:
 		return fmt.Errorf("an operation that was not executed has no response")
 	case c.As != "completed" && c.As != "failed" && c.As != "not-executed":
@@ -119,7 +126,7 @@ func (c Change) checkResolution() error {
 // converts a response, as the HTTP adapter does.
 func (c Change) Resolution(outcome func(status int, header http.Header, body []byte) (stet.Outcome, error)) (v stet.Resolution, err error) {
 	switch {
-	case c.Action == Expire:
+	case c.Action == Expire, c.Action == Cancel:
 		return v, nil
 	case c.Action == Release, c.As == "not-executed":
 		return stet.ItDidNotHappen(), nil
@@ -149,6 +156,10 @@ func Possible(action string, r Record) string {
 		return fmt.Sprintf("it is %s: only a completed or failed operation has a result", r.State)
 	case action == Expire:
 		return ""
+	case action == Cancel && (r.State == store.Accepted.String() || r.State == store.Running.String() && !r.Dead):
+		return "" // the engine knows whether it is a job
+	case action == Cancel:
+		return fmt.Sprintf("it is %s: only a job that waits or runs can be cancelled", r.State)
 	case r.State == store.Running.String() && !r.Dead:
 		return fmt.Sprintf("it is running, under a lease for %s more: wait for it, or end its process first", r.LeaseLeft)
 	case r.State != store.Running.String() && r.State != store.Unknown.String():
@@ -169,7 +180,7 @@ const (
 )
 
 // Entry is an audit entry: of a change, before and after it is made, and of a stored result,
-// before it is shown. It has no key, scope or body.
+// before it is shown. It has no key, scope or body. An encrypted reference stays so.
 type Entry struct {
 	At time.Time `json:"at"`
 	Actor
@@ -179,9 +190,10 @@ type Entry struct {
 	Store  string `json:"store,omitempty"`
 	ID     string `json:"id"`
 	Scope  string `json:"scope_digest"`
-	From   Stood  `json:"from"`
-	To     string `json:"to"`
-	Error  string `json:"error,omitempty"`
+	Names
+	From  Stood  `json:"from"`
+	To    string `json:"to"`
+	Error string `json:"error,omitempty"`
 }
 
 // Actor is who makes a change.

@@ -57,7 +57,7 @@ func TestOperatorSeesDamagedRecordsAndCanExpireThem(t *testing.T) {
 		for _, id := range []store.ID{store.Digest("", "acme", "k"), {}} { // the row may have lost its ID, too
 			st := &hurt{memory.New(memory.Options{}), store.Record{ID: id, Owner: store.NewOwner(), Fence: 41, Damage: "the row is no record"}}
 			d := at(t, st, remote)
-			page, err := d.List(t.Context(), store.Query{})
+			page, err := d.List(t.Context(), admin.Query{})
 			if err != nil || len(page.Records) != 1 {
 				t.Fatalf("%+v, %v", page, err)
 			}

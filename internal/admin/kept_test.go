@@ -11,15 +11,17 @@ import (
 // with nothing in it that a terminal would obey.
 func TestStoredScopeAndKeyAreShownInTheirFields(t *testing.T) {
 	for stored, want := range map[string]admin.Label{
-		"order 7": {Ref: "order 7"},
-		store.Kept{Scope: "acme\x1b[2J\xff", Key: "k é", Ref: "order 7"}.Pack(): {Ref: "order 7", KeptScope: "acme?[2J?", KeptKey: "k é"},
+		"order 7": {Names: admin.Names{Ref: "order 7"}},
+		store.Kept{Scope: "acme\x1b[2J\xff", Key: "k é", Ref: "order 7"}.Pack(): {Names: admin.Names{Ref: "order 7"}, KeptScope: "acme?[2J?", KeptKey: "k é"},
 		store.Kept{Scope: "acme"}.Pack():                                        {KeptScope: "acme"},
-		"sealed:x":                                                              {Ref: "sealed:x"},
-		"kept:what=else":                                                        {Ref: "kept:what=else"},
+		"sealed:x":                                                              {Names: admin.Names{Ref: "sealed:x"}},
+		"kept:what=else":                                                        {Names: admin.Names{Ref: "kept:what=else"}},
+		store.WithScopeLabel("Acme; 1\x1b", "sealed:x"):                         {Names: admin.Names{Ref: "sealed:x", ScopeLabel: "Acme; 1?"}},
+		store.Kept{Ref: "scope-label:x;y"}.Pack():                               {Names: admin.Names{Ref: "scope-label:x;y"}},
 	} {
 		r := admin.NewRecord(store.Record{Label: store.Label{Ref: stored}})
-		if r.Ref != want.Ref || r.KeptScope != want.KeptScope || r.KeptKey != want.KeptKey {
-			t.Errorf("%q is shown as %q, %q, %q; want %q, %q, %q", stored, r.Ref, r.KeptScope, r.KeptKey, want.Ref, want.KeptScope, want.KeptKey)
+		if r.Names != want.Names || r.KeptScope != want.KeptScope || r.KeptKey != want.KeptKey {
+			t.Errorf("%q is shown as %+v; want %+v", stored, r.Label, want)
 		}
 	}
 }

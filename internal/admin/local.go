@@ -29,28 +29,6 @@ type HTTP struct {
 	Response func(out stet.Outcome) (status int, header http.Header, body []byte, err error)
 }
 
-// List implements API.
-func (l *Local) List(ctx context.Context, q store.Query) (Page, error) {
-	browser, err := l.browser()
-	if err != nil {
-		return Page{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	found, err := browser.Browse(ctx, q)
-	switch {
-	case stet.KindOf(err) == stet.KindInvalid:
-		return Page{}, refuse(Invalid, err.Error())
-	case err != nil:
-		return Page{}, &Error{Condition: StoreFailed, Detail: "the store could not list its operations", Cause: err}
-	}
-	page := Page{Records: make([]Record, len(found.Records)), Next: found.Next}
-	for i, rec := range found.Records {
-		page.Records[i] = NewRecord(rec)
-	}
-	return page, nil
-}
-
 func (l *Local) browser() (store.Browser, error) {
 	browser, ok := store.As[store.Browser](l.Engine.Store())
 	if !ok {
@@ -160,7 +138,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if rec.Fence != c.Fence {
 		return Entry{}, l.changed(&shown)
 	}
-	e := Entry{Actor: Actor{Who: c.Actor, Says: c.Says, Via: c.Via}, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope,
+	e := Entry{Actor: Actor{Who: c.Actor, Says: c.Says, Via: c.Via}, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope, Names: shown.Names,
 		From: Stood{shown.State, shown.Fence, shown.Attempt}, To: c.To()}
 	if c.DryRun {
 		if why := Possible(c.Action, shown); why != "" {
@@ -178,14 +156,21 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 		}
 		return e, l.explain(ctx, id, c.Action, err)
 	}
-	if now, err := l.read(ctx, id, 0); err == nil && now.State == store.Accepted && e.To == store.Retryable.String() {
+	switch now, err := l.read(ctx, id, 0); {
+	case err != nil:
+	case now.State == store.Accepted && e.To == store.Retryable.String():
 		e.To = now.State.String() // where an operation returns to that a worker runs
+	case now.State == store.Running && c.Action == Cancel:
+		e.To = "cancelling" // its worker ends it
 	}
 	return l.write(ctx, e, Done, "it was done, but that could not be written down")
 }
 
 // do makes the change, at the store.
 func (l *Local) do(ctx context.Context, shown store.Record, c Change, resolution stet.Resolution) error {
+	if c.Action == Cancel {
+		return l.cancel(ctx, shown)
+	}
 	if c.Action != Expire {
 		return l.Engine.Resolve(ctx, shown, c.Class, resolution)
 	}
@@ -196,6 +181,21 @@ func (l *Local) do(ctx context.Context, shown store.Record, c Change, resolution
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return browser.Expire(ctx, shown.Claim())
+}
+
+// cancel cancels a job, whose work has the scope that the engine asks for.
+func (l *Local) cancel(ctx context.Context, shown store.Record) error {
+	st, err := l.Engine.Lookup(ctx, shown.ID)
+	switch {
+	case err != nil:
+		return err
+	case st.Record.Fence != shown.Fence:
+		return store.ErrFenced
+	case st.AcceptedAt.IsZero():
+		return refuse(NotPossible, "it was not accepted to run later, so it cannot be cancelled")
+	}
+	_, err = l.Engine.Cancel(ctx, st.Op.Scope, shown.ID)
+	return err
 }
 
 // explain makes an operator's error of one of do.

@@ -55,7 +55,10 @@ func LoopbackName(host string) bool {
 }
 
 // List implements API.
-func (r *Remote) List(ctx context.Context, q store.Query) (p Page, err error) {
+func (r *Remote) List(ctx context.Context, q Query) (p Page, err error) {
+	if q.Key != "" {
+		return p, refuse(Invalid, "an admin API does not search for a key without its scope: give the scope, or use the store")
+	}
 	err = r.call(ctx, "v1/operations", values(q), nil, &p)
 	return p, err
 }

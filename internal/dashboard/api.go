@@ -162,7 +162,7 @@ func (h *handler) get(r *http.Request) (any, error) {
 	case !result:
 		return rec, nil
 	}
-	e := admin.Entry{At: time.Now().UTC(), Actor: admin.Actor{Who: c.who, Via: via(r)}, Action: admin.Show, Result: admin.Done, Store: h.o.Store, ID: rec.ID, Scope: rec.Scope,
+	e := admin.Entry{At: time.Now().UTC(), Actor: admin.Actor{Who: c.who, Via: via(r)}, Action: admin.Show, Result: admin.Done, Store: h.o.Store, ID: rec.ID, Scope: rec.Scope, Names: rec.Names,
 		From: admin.Stood{State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}, To: rec.State}
 	if err := h.audit(context.WithoutCancel(r.Context()), e); err != nil {
 		return nil, &admin.Error{Condition: admin.AuditFailed, Detail: "the audit could not be written, so nothing is shown", Cause: err}
@@ -254,21 +254,5 @@ func (h *handler) summary(r *http.Request) (any, error) {
 
 // count calls each for records in these states, and says whether there are no more.
 func (h *handler) count(ctx context.Context, each func(admin.Record), states ...store.State) (complete bool, err error) {
-	q := store.Query{States: states, Limit: store.MaxBrowse}
-	for n := range summaryPages {
-		page, err := h.admin.List(ctx, q)
-		if err != nil && n > 0 && ctx.Err() != nil {
-			return false, nil // a partial count is still of use
-		}
-		if err != nil {
-			return false, err
-		}
-		for _, rec := range page.Records {
-			each(rec)
-		}
-		if q.After = page.Next; q.After == "" {
-			return true, nil
-		}
-	}
-	return false, nil
+	return h.admin.Scan(ctx, store.Query{States: states}, summaryPages*store.MaxBrowse, each)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,8 @@ func TestListFiltersAndPages(t *testing.T) {
 	scope, other := store.DigestScope("", "acme").String(), store.DigestScope("", "other").String()
 	for query, want := range map[string]int{
 		"": 6, "?state=unknown": 1, "?state=completed,failed": 2, "?state=completed&state=failed": 2, "?scope_digest=" + scope: 6, "?scope_digest=" + other: 0,
-		"?older=1m": 6, "?newer=1m": 0, "?limit=4": 4, "?state=running&older=1m&scope_digest=" + scope: 2,
+		"?older=1m": 6, "?newer=1m": 0, "?limit=4": 4, "?offset=4": 2, "?offset=9": 0, "?state=dead": 1, "?state=dead,unknown": 2, "?state=running": 2,
+		"?class=payments": 0, "?name=POST": 0, "?ref=7": 0, "?scope_label=Acme": 0, "?id=" + f.engine.ID("acme", "dead").String(): 1, "?state=unknown&id=" + f.engine.ID("acme", "dead").String(): 0, "?state=running&older=1m&scope_digest=" + scope: 2,
 	} {
 		a := f.ask("GET", "/v1/operations"+query, "")
 		page := decode[admin.Page](t, a)
@@ -37,18 +39,18 @@ func TestListFiltersAndPages(t *testing.T) {
 			t.Errorf("%s: %d records, want %d: %s", query, len(page.Records), want, a.body)
 		}
 	}
-	seen, after := map[string]bool{}, ""
-	for range 4 {
-		page := decode[admin.Page](t, f.ask("GET", "/v1/operations?limit=2"+after, ""))
+	var seen []string
+	for offset := 0; offset < 6; offset += 2 {
+		page := decode[admin.Page](t, f.ask("GET", "/v1/operations?sort=-state&limit=2&offset="+strconv.Itoa(offset), ""))
 		for _, rec := range page.Records {
-			seen[rec.ID] = true
+			seen = append(seen, rec.State)
 		}
-		if after = "&after=" + page.Next; page.Next == "" {
-			break
+		if page.Total != 6 || !page.Complete || page.Next != "" {
+			t.Errorf("got %+v; want a complete list of 6", page)
 		}
 	}
-	if len(seen) != 6 || after != "&after=" {
-		t.Errorf("%d records over all pages", len(seen))
+	if want := []string{"unknown", "running", "running", "retryable", "failed", "completed"}; !slices.Equal(seen, want) {
+		t.Errorf("over all pages %v, want %v", seen, want)
 	}
 }
 
@@ -404,11 +406,13 @@ func TestUnacceptableRequestsAreProblems(t *testing.T) {
 		problem, says         string
 	}{
 		{"GET", "/v1/operations?state=gone", "", 400, "invalid", "none of running"},
-		{"GET", "/v1/operations?limit=0", "", 400, "invalid", "1 to 1000"},
-		{"GET", "/v1/operations?limit=1001", "", 400, "invalid", "1 to 1000"},
+		{"GET", "/v1/operations?limit=0", "", 400, "invalid", "1 to 10000"},
+		{"GET", "/v1/operations?limit=10001", "", 400, "invalid", "1 to 10000"},
 		{"GET", "/v1/operations?older=-1m", "", 400, "invalid", "duration"},
 		{"GET", "/v1/operations?older=1m&older=2m", "", 400, "invalid", "more than once"},
 		{"GET", "/v1/operations?scope_digest=12", "", 400, "invalid", "64"},
+		{"GET", "/v1/operations?offset=-1", "", 400, "invalid", "negative"},
+		{"GET", "/v1/operations?sort=age", "", 400, "invalid", "none of attempt"},
 		{"GET", "/v1/operations?scope=acme", "", 400, "invalid", "there are only"},
 		{"GET", "/v1/operations?after=%00", "", 400, "invalid", ""},
 		{"GET", "/v1/operations/12", "", 400, "invalid", "64"},

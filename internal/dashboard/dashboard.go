@@ -129,7 +129,7 @@ func (h *handler) audit(ctx context.Context, e admin.Entry) error {
 	}
 	rec := slog.NewRecord(e.At, slog.LevelInfo, what, 0)
 	rec.AddAttrs(slog.String("who", e.Who), slog.String("says", e.Says), slog.String("via", e.Via), slog.String("why", e.Why), slog.String("action", e.Action),
-		slog.String("result", e.Result), slog.String("store", e.Store), slog.String("id", e.ID), slog.String("scope_digest", e.Scope),
+		slog.String("result", e.Result), slog.String("store", e.Store), slog.String("id", e.ID), slog.String("scope_digest", e.Scope), slog.String("class", e.Class), slog.String("name", e.Name), slog.String("ref", e.Ref), slog.String("scope_label", e.ScopeLabel),
 		slog.Group("from", slog.String("state", e.From.State), slog.String("fence", fmt.Sprint(e.From.Fence)), slog.Int("attempt", e.From.Attempt)),
 		slog.String("to", e.To))
 	if e.Error != "" {
@@ -141,13 +141,13 @@ func (h *handler) audit(ctx context.Context, e admin.Entry) error {
 	return to.Handle(ctx, rec)
 }
 
-//go:embed page.html page.js page.css
+//go:embed page.html page.js bulk.js page.css
 var files embed.FS
 
 // routes fills the mux.
 func (h *handler) routes() {
 	for path, file := range map[string][2]string{
-		"/{$}": {"page.html", "text/html; charset=utf-8"}, "/page.js": {"page.js", "text/javascript; charset=utf-8"},
+		"/{$}": {"page.html", "text/html; charset=utf-8"}, "/page.js": {"page.js", "text/javascript; charset=utf-8"}, "/bulk.js": {"bulk.js", "text/javascript; charset=utf-8"},
 		"/page.css": {"page.css", "text/css; charset=utf-8"},
 	} {
 		content, err := files.ReadFile(file[0])
@@ -168,6 +168,7 @@ func (h *handler) routes() {
 		"POST /v1/operations/{id}/" + admin.Resolve: h.change(admin.Resolve),
 		"POST /v1/operations/{id}/" + admin.Release: h.change(admin.Release),
 		"POST /v1/operations/{id}/" + admin.Expire:  h.change(admin.Expire),
+		"POST /v1/operations/{id}/" + admin.Cancel:  h.change(admin.Cancel),
 	} {
 		method, path, _ := strings.Cut(pattern, " ")
 		h.mux.Handle(pattern, h.guarded(serve))

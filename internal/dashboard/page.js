@@ -3,16 +3,17 @@
 
 const el = (id) => document.getElementById(id);
 const refreshEvery = 5000;
+const pageSize = 50;
 // short is what tells an ID from others for a person: the last digits, because the
 // first are those of the scope.
 const short = (id) => id.slice(-12);
 
 let token = sessionStorage.getItem("stet-token") || "";
 let about = null;   // what the API says of itself
-let query = null;   // of the list: URLSearchParams without a cursor
-let cursor = "";    // of the page that is shown
-let next = "";      // of the one after it
-let pages = 1;
+let query = null;   // of the list: URLSearchParams without sort and page
+let sort = "claimed"; // oldest first
+let offset = 0;     // of the page that is shown
+let updated = 0;    // when the page was last refreshed
 let shown = null;   // the record in the dialog
 let turn = 0;       // of listings: an answer that was overtaken is not shown
 
@@ -112,13 +113,24 @@ async function start() {
   el("login").hidden = true;
   el("leave").hidden = !token;
   el("work").hidden = false;
+  el("b-open").hidden = !about.changes;
+  el("classes").replaceChildren(...about.classes.map((name) => { const o = make("option", ""); o.value = name; return o; }));
   const classes = el("c-class");
   classes.replaceChildren(classes.firstElementChild, ...about.classes.map((name) => { const o = make("option", name); o.value = name; return o; }));
   el("c-actor-label").hidden = Boolean(about.who);
-  el("c-actor").value = localStorage.getItem("stet-actor") || "";
+  el("b-actor-label").hidden = Boolean(about.who);
+  el("c-actor").value = el("b-actor").value = localStorage.getItem("stet-actor") || "";
   count().catch(fail(el("message")));
   choose(["unknown"]);
+  linked();
 }
+
+// linked shows the operation of a link: #/operations/ID.
+function linked() {
+  const id = /^#\/operations\/([0-9a-f]{64})$/i.exec(location.hash)?.[1];
+  if (id && about && shown?.id !== id.toLowerCase()) show(id.toLowerCase()).catch(fail(el("message")));
+}
+window.addEventListener("hashchange", linked);
 
 // The counts.
 
@@ -138,9 +150,11 @@ for (const card of document.querySelectorAll(".card")) {
 
 // The list.
 
+const filters = ["class", "name", "ref", "scope_label", "older", "newer"];
+
 function choose(states) {
   for (const box of document.querySelectorAll("[name=state]")) box.checked = states.includes(box.value);
-  el("f-scope").value = el("f-older").value = el("f-newer").value = "";
+  for (const name of [...filters, "scope", "key"]) document.getElementById("f-" + name).value = "";
   el("filter").requestSubmit();
 }
 
@@ -148,43 +162,57 @@ el("filter").addEventListener("submit", async (ev) => {
   ev.preventDefault();
   const q = new URLSearchParams();
   for (const box of document.querySelectorAll("[name=state]:checked")) q.append("state", box.value);
-  for (const name of ["older", "newer"]) {
-    const age = el("f-" + name).value.trim();
-    if (age) q.set(name, age);
+  for (const name of filters) {
+    const text = document.getElementById("f-" + name).value.trim();
+    if (text) q.set(name, text);
   }
-  q.set("limit", "50");
   try {
-    const scope = el("f-scope").value;
-    if (scope) q.set("scope_digest", (await call("POST", "v1/digest", { scope })).scope_digest);
+    const scope = el("f-scope").value, key = el("f-key").value;
+    if (key && !scope) throw new Error("A key needs its scope.");
+    if (scope) {
+      const digest = await call("POST", "v1/digest", { scope, key });
+      q.set("scope_digest", digest.scope_digest);
+      if (key) q.set("id", digest.id);
+    }
     query = q;
-    await list("", 1);
+    await list(0);
     say(el("message"), "");
   } catch (err) {
     fail(el("message"))(err);
   }
 });
 
-// list shows the page after a cursor, as number n. Pages may be empty although
-// there is more, so it continues for a while until there is something to show.
-async function list(after, n) {
+// list shows the page of the list that begins at an offset.
+async function list(from) {
   const mine = ++turn;
-  let page, from = after;
-  for (let tries = 0; tries < 20; tries++) {
-    const q = new URLSearchParams(query);
-    if (from) q.set("after", from);
-    page = await call("GET", "v1/operations?" + q);
-    if (page.records.length || !page.next) break;
-    from = page.next;
-  }
+  const q = new URLSearchParams(query);
+  q.set("sort", sort);
+  q.set("offset", from);
+  q.set("limit", pageSize);
+  const page = await call("GET", "v1/operations?" + q);
   if (mine !== turn) return;
-  cursor = after;
-  pages = n;
-  next = page.next || "";
+  if (from > 0 && from >= page.total) return list(Math.max(0, (Math.ceil(page.total / pageSize) - 1) * pageSize));
+  offset = from;
+  updated = Date.now();
   fill(page.records);
-  el("next").disabled = !next;
-  el("first").disabled = pages === 1;
-  el("page").textContent = "page " + pages + (next ? "" : ", the last");
+  el("next").disabled = from + pageSize >= page.total;
+  el("previous").disabled = from === 0;
+  const total = page.total + (page.complete ? "" : " that were read; there are more: select fewer");
+  el("page").textContent = page.total === 0 ? (page.complete ? "" : "there are more: select fewer") : (from + 1) + "–" + (from + page.records.length) + " of " + total;
   el("caption").textContent = "Operations: " + (query.getAll("state").join(", ") || "of every state");
+  el("b-open").disabled = page.total === 0;
+  for (const th of document.querySelectorAll("th[data-sort]")) {
+    if (th.dataset.sort === sort) th.setAttribute("aria-sort", "ascending");
+    else if ("-" + th.dataset.sort === sort) th.setAttribute("aria-sort", "descending");
+    else th.removeAttribute("aria-sort");
+  }
+}
+
+for (const th of document.querySelectorAll("th[data-sort]")) {
+  th.firstElementChild.addEventListener("click", () => {
+    sort = sort === th.dataset.sort ? "-" + sort : th.dataset.sort;
+    list(0).catch(fail(el("message")));
+  });
 }
 
 function fill(records) {
@@ -203,12 +231,13 @@ function fill(records) {
     open.addEventListener("click", () => show(r.id).catch(fail(el("message"))));
     const id = make("td", "");
     id.append(open);
-    tr.append(state, claimed, make("td", String(r.attempt), "right"), id, make("td", noteOf(r), "quiet"));
+    tr.append(state, claimed, id, make("td", r.class || "–"), make("td", r.name || "–"), make("td", r.ref || r.key || "–", "ref"),
+      make("td", r.scope_label || r.scope || "–"), make("td", String(r.attempt), "right"), make("td", noteOf(r), "quiet"));
     return tr;
   });
   if (!rows.length) {
-    const td = make("td", next ? "None so far; there is more on the next page." : "None.", "none");
-    td.colSpan = 5;
+    const td = make("td", "None.", "none");
+    td.colSpan = 9;
     rows.push(document.createElement("tr"));
     rows[0].append(td);
   }
@@ -216,8 +245,8 @@ function fill(records) {
   if (focused) for (const b of el("rows").querySelectorAll("button")) if (b.dataset.id === focused) b.focus();
 }
 
-el("next").addEventListener("click", () => { list(next, pages + 1).catch(fail(el("message"))); });
-el("first").addEventListener("click", () => { list("", 1).catch(fail(el("message"))); });
+el("next").addEventListener("click", () => { list(offset + pageSize).catch(fail(el("message"))); });
+el("previous").addEventListener("click", () => { list(Math.max(0, offset - pageSize)).catch(fail(el("message"))); });
 
 // One operation.
 
@@ -240,6 +269,7 @@ el("find").addEventListener("submit", async (ev) => {
 async function show(id, message) {
   present(await call("GET", "v1/operations/" + encodeURIComponent(id)));
   say(el("d-message"), message || "");
+  history.replaceState(null, "", "#/operations/" + id);
   if (!el("detail").open) el("detail").showModal();
 }
 
@@ -247,7 +277,7 @@ async function show(id, message) {
 function present(r) {
   shown = r;
   const fields = [["State", stateOf(r) + (noteOf(r) ? ": " + noteOf(r) : "")], ["ID", r.id], ["Scope's digest", r.scope_digest],
-    ["Attempt", r.attempt], ["Fence", r.fence], ["Class", r.class || ""], ["Name", r.name || ""], ["Reference", r.ref || ""], ["Fingerprint", r.fingerprint]];
+    ["Attempt", r.attempt], ["Fence", r.fence], ["Class", r.class || ""], ["Name", r.name || ""], ["Reference", r.ref || ""], ["Scope's label", r.scope_label || ""], ["Fingerprint", r.fingerprint]];
   for (const [name, kept] of [["Kept scope", r.scope], ["Kept key", r.key]]) {
     if (kept) fields.push([name, kept]);
   }
@@ -258,24 +288,30 @@ function present(r) {
   el("d-fields").querySelector("dd").className = "state " + stateOf(r);
   const settled = r.state === "completed" || r.state === "failed" || r.state === "damaged"; // it can be expired
   const open = r.dead || r.state === "unknown";
+  const job = r.state === "accepted" || r.state === "running" && !r.dead; // it can be cancelled, if it is one
+  const kind = settled ? "expire" : job ? "cancel" : "resolve";
   el("d-result").hidden = !about.changes || !settled || r.gone || Boolean(r.damage);
   el("d-body").hidden = true;
   el("d-body").textContent = "";
-  el("d-readonly").hidden = about.changes || !(open || settled);
-  el("change").hidden = !about.changes || !(open || settled && !r.gone);
+  el("d-readonly").hidden = about.changes || !(open || settled || job);
+  el("change").hidden = !about.changes || !(open || job || settled && !r.gone);
   for (const label of el("c-actions").querySelectorAll("label")) {
-    label.hidden = (label.dataset.for === "expire") !== settled;
-    label.firstElementChild.checked = settled && label.dataset.for === "expire";
+    label.hidden = label.dataset.for !== kind;
+    label.firstElementChild.checked = !open && label.dataset.for === kind;
   }
   for (const name of ["status", "type", "body", "reason", "confirm"]) el("c-" + name).value = "";
-  el("c-books").hidden = settled;
-  el("c-question").textContent = settled ? "Change the result?" : "Was it executed?";
+  el("c-books").hidden = !open;
+  el("c-question").textContent = settled ? "Change the result?" : job ? "End the job?" : "Was it executed?";
   el("c-want").textContent = short(r.id);
   chosen();
 }
 
 el("d-close").addEventListener("click", () => el("detail").close());
-el("detail").addEventListener("close", () => { shown = null; el("d-body").textContent = ""; });
+el("detail").addEventListener("close", () => {
+  shown = null;
+  el("d-body").textContent = "";
+  history.replaceState(null, "", location.pathname + location.search);
+});
 
 el("d-show").addEventListener("click", async () => {
   const id = shown.id;
@@ -318,7 +354,7 @@ const action = () => el("change").elements.action.value;
 function chosen() {
   const a = action();
   el("c-response").hidden = a !== "completed" && a !== "failed";
-  el("c-class-label").hidden = about.classes.length === 0 || a === "expire";
+  el("c-class-label").hidden = about.classes.length === 0 || a === "expire" || a === "cancel";
 }
 el("c-actions").addEventListener("change", chosen);
 
@@ -330,7 +366,7 @@ function wanted(dryRun) {
   const want = short(shown.id);
   if (!dryRun && el("c-confirm").value.trim() !== want) throw new Error("Not confirmed, and nothing was changed. Type " + want + ".");
   const change = { fence: shown.fence, reason: el("c-reason").value.trim(), actor: el("c-actor").value.trim(), dry_run: dryRun };
-  if (a !== "expire" && el("c-class").value) change.class = el("c-class").value;
+  if (a !== "expire" && a !== "cancel" && el("c-class").value) change.class = el("c-class").value;
   if (a === "completed" || a === "failed") {
     change.as = a;
     const status = el("c-status").value.trim();
@@ -379,7 +415,7 @@ el("change").addEventListener("submit", (ev) => { ev.preventDefault(); apply(fal
 
 async function refresh() {
   try {
-    await Promise.all([count(), list(cursor, pages)]);
+    await Promise.all([count(), list(offset)]);
     if (el("message").dataset.stale) say(el("message"), "");
     delete el("message").dataset.stale;
   } catch (err) {
@@ -390,9 +426,17 @@ async function refresh() {
 
 // The next one begins when the one before has ended.
 async function tick() {
-  if (el("auto").checked && !el("work").hidden && !el("detail").open && document.visibilityState === "visible" && query) await refresh();
+  if (el("auto").checked && !el("work").hidden && !el("detail").open && !el("bulk").open && document.visibilityState === "visible" && query) await refresh();
   setTimeout(tick, refreshEvery);
 }
 
+// age says how old the list is, and whether the server answers.
+function age() {
+  const seconds = Math.round((Date.now() - updated) / 1000), silent = el("message").dataset.stale === "true";
+  el("age").textContent = updated === 0 ? "" : "last updated " + seconds + " s ago" + (silent ? "; the server does not answer" : "");
+  el("age").classList.toggle("bad", silent);
+}
+
 start();
+setInterval(age, 1000);
 setTimeout(tick, refreshEvery);

@@ -99,6 +99,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	bad(err)
 	bad(rest.checkUnrouted(done, logger))
 	names := c.checkRoutes(done, rest, bad, logger)
+	bad(c.checkScopeLabel(done), "scope_label")
 	bad(c.crossCheck())
 	c.checkReconcile(done, bad)
 	c.checkPages(bad)

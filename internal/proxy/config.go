@@ -71,6 +71,7 @@ type Config struct {
 	Forwarded      bool        `yaml:"trust_forwarded"`
 	Scope          *Scope      `yaml:"scope"`
 	TokenScope     string      `yaml:"token_scope"`
+	ScopeLabel     string      `yaml:"scope_label" oneof:"none scope"`
 	Authorize      *Authorize  `yaml:"authorize"`
 	Encryption     *Encryption `yaml:"encryption"`
 	NewRecords     *NewRecords `yaml:"new_records"`

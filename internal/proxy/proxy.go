@@ -355,7 +355,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		return nil, err
 	}
 	o := stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes, ErrorLog: slog.New(slog.DiscardHandler),
-		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check}
+		Label: c.scopeLabel(checked), StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check}
 	if was := c.Previous; was != nil {
 		o.ClaimPrevious = was.Claim
 		o.Previous = func(_ context.Context, op stet.Op) (string, stet.Op) { return was.Namespace, op }

@@ -26,7 +26,7 @@ type Options struct {
 // New returns an observer that logs. It is safe for concurrent use.
 //
 // Each line is "stet: " and the event's name, with the attributes id, class,
-// state, attempt, fence, elapsed and error, if there are any. From the level warn on, id is the
+// name, ref, scope_label, state, attempt, fence, elapsed and error, if there are any. From the level warn on, id is the
 // full ID, for 'stet keys get --id'. Below, it is the part that differs between the keys of a scope.
 func New(o Options) observe.Observer { return &observer{o} }
 
@@ -75,9 +75,7 @@ func attributes(ev observe.Event, level slog.Level) []slog.Attr {
 		}
 		list = append(list, slog.String("id", id))
 	}
-	if ev.Class != "" {
-		list = append(list, slog.String("class", ev.Class))
-	}
+	list = append(list, ev.Names()...)
 	if ev.Kind == observe.Swept {
 		list = append(list, slog.Int("marked_unknown", ev.Swept.MarkedUnknown), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
 	}

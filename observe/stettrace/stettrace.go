@@ -18,8 +18,8 @@
 // a verifier or an operator resolved has none.
 //
 // Attributes are the event's name, class, state, attempt and digest of the
-// operation (stet.event, stet.class, stet.state, stet.attempt, stet.id) and
-// stet.replayed. No key, scope, path or body is in a span, and no text of an
+// operation (stet.event, stet.class, stet.state, stet.attempt, stet.id), its reference and the
+// label of its scope (stet.ref, stet.scope_label) and stet.replayed. No key, scope, path or body is in a span, and no text of an
 // error, which may quote them.
 //
 // Without the middleware (stet.Do, consumers of messages), each event of a caller becomes an event
@@ -48,7 +48,6 @@ const (
 
 const (
 	keyEvent    = attribute.Key("stet.event")
-	keyClass    = attribute.Key("stet.class")
 	keyState    = attribute.Key("stet.state")
 	keyAttempt  = attribute.Key("stet.attempt")
 	keyID       = attribute.Key("stet.id")
@@ -96,8 +95,10 @@ func identity(ev observe.Event) []attribute.KeyValue {
 	if ev.ID != (store.ID{}) {
 		list = append(list, keyID.String(ev.ID.String()))
 	}
-	if ev.Class != "" {
-		list = append(list, keyClass.String(ev.Class))
+	for _, name := range ev.Names() {
+		if name.Key != "name" { // it can be a path
+			list = append(list, attribute.String("stet."+name.Key, name.Value.String()))
+		}
 	}
 	if ev.Attempt > 0 {
 		list = append(list, keyAttempt.Int(ev.Attempt))
