@@ -150,13 +150,6 @@ func (e *Engine) label(rec store.Record) (store.Label, store.Kept, error) {
 	return l, k, nil
 }
 
-// Kept returns the decrypted reference of a record, with the scope and the key that its policy stored. Parts that
-// cannot be decrypted are "".
-func (e *Engine) Kept(rec store.Record) store.Kept {
-	_, k, _ := e.label(rec)
-	return k
-}
-
 // scopeLabel returns the label of an operation's scope.
 func (e *Engine) scopeLabel(op Op) string {
 	if e.o.Label == nil {

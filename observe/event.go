@@ -71,7 +71,7 @@ type Event struct {
 	Err     error         // the error, if there is one; for Settled and Resolved: why the result was not stored
 }
 
-// Names returns what is known of the operation's names: class, name, ref and scope_label.
+// Names returns the known names of the operation: class, name, ref and scope_label.
 func (ev Event) Names() (list []slog.Attr) {
 	scopeLabel, ref := ev.Label.Names()
 	for _, name := range [...][2]string{{"class", ev.Class}, {"name", ev.Label.Name}, {"ref", ref}, {"scope_label", scopeLabel}} {

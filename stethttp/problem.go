@@ -127,7 +127,7 @@ var (
 		"The operation has ended.", false, stet.MayHaveExecuted}
 )
 
-// operationHeader names the operation of a problem, so that a ticket can link to it.
+// operationHeader names the operation of a problem, so that an operator can find it.
 const operationHeader = "Stet-Operation"
 
 // document returns the document of a condition. detail may be "": the

@@ -17,7 +17,7 @@ import (
 // list of processes, and of some scopes the account is a credential.
 const accountVariable = "STET_ACCOUNT"
 
-// known is what a person knows of an operation.
+// known has the parts that a person knows of an operation.
 type known struct {
 	key, account, ref, scope string
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// A person finds an operation by what is known of it, without a digest.
+// A person finds an operation by its key, its account or its reference, without a digest.
 func TestKeysFindTakesKeyAccountAndReference(t *testing.T) {
 	d := newShop(t)
 	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{})

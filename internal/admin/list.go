@@ -116,15 +116,22 @@ func (q Query) match(r Record) bool {
 
 func matches(want, got string) bool { return want == "" || want == got }
 
-// identified reports whether a record has the reference and the key of the query. It decrypts
-// them if the engine can.
-func (l *Local) identified(q Query, rec store.Record) bool {
-	if q.Names.Ref == "" && q.Key == "" {
+// identified reports whether a record has the reference and the key of the query. An encrypted
+// reference is read by the engine, if it has the key.
+func (l *Local) identified(ctx context.Context, q Query, rec store.Record) bool {
+	_, stored := store.CutScopeLabel(rec.Label.Ref)
+	if q.Names.Ref == "" && q.Key == "" || q.Names.Ref == stored && q.Key == "" {
 		return true
 	}
-	_, stored := store.CutScopeLabel(rec.Label.Ref)
-	kept := l.Engine.Kept(rec)
-	return (matches(q.Names.Ref, kept.Ref) || q.Names.Ref == stored) && matches(q.Key, kept.Key)
+	kept := store.UnpackKept(stored)
+	if strings.HasPrefix(stored, "sealed:") {
+		st, err := l.Engine.Lookup(ctx, rec.ID)
+		if err != nil {
+			return false
+		}
+		kept = store.Kept{Ref: st.Record.Label.Ref, Key: st.Op.Key}
+	}
+	return matches(q.Names.Ref, kept.Ref) && matches(q.Key, kept.Key)
 }
 
 // List implements API.
@@ -134,7 +141,7 @@ func (l *Local) List(ctx context.Context, q Query) (Page, error) {
 	}
 	page := Page{Records: []Record{}}
 	add := func(rec store.Record) {
-		if r := NewRecord(rec); q.match(r) && l.identified(q, rec) {
+		if r := NewRecord(rec); q.match(r) && l.identified(ctx, q, rec) {
 			page.Records = append(page.Records, r)
 		}
 	}

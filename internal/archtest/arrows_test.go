@@ -43,7 +43,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/test/stettest/sqlresult", "stet store stethttp internal/test/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet stethttp store/sqlite internal/child internal/crash"},
-	{"internal/dashboard", "stet store stethttp internal/admin internal/problem"},
+	{"internal/dashboard", "stet store observe stethttp internal/admin internal/problem"},
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
 	{"internal/proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical internal/dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
 	{"cmd/stet", "..."}, // anything of this module

@@ -249,6 +249,9 @@ func (h *handler) summary(r *http.Request) (any, error) {
 	if ctx.Err() != nil {
 		err = nil // a partial count is still of use
 	}
+	if h.o.Activity != nil {
+		h.o.Activity.count(func(p *point) { p.Waiting = &answer.Accepted })
+	}
 	return answer, err
 }
 

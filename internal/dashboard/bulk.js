@@ -3,7 +3,7 @@
 
 const most = 10000; // of a page of the API
 
-let chosenRows = [];  // what is listed in the dialog: { record, result }
+let chosenRows = [];  // the rows of the dialog: { record, result }
 let stopped = false;
 
 // possible reports whether an action can be made of a record; the API decides.

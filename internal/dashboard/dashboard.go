@@ -67,6 +67,8 @@ type Options struct {
 	// for that, or returns an error, makes changes impossible. Default:
 	// slog.Default's handler.
 	Audit slog.Handler
+	// Activity is an observer of the engine, whose counters the page draws. Default: no charts.
+	Activity *Activity
 	// ErrorLog gets what went wrong with the store. Default slog.Default().
 	ErrorLog *slog.Logger
 }
@@ -141,14 +143,15 @@ func (h *handler) audit(ctx context.Context, e admin.Entry) error {
 	return to.Handle(ctx, rec)
 }
 
-//go:embed page.html page.js bulk.js page.css
+//go:embed page.html page.js bulk.js charts.js page.css
 var files embed.FS
 
 // routes fills the mux.
 func (h *handler) routes() {
 	for path, file := range map[string][2]string{
 		"/{$}": {"page.html", "text/html; charset=utf-8"}, "/page.js": {"page.js", "text/javascript; charset=utf-8"}, "/bulk.js": {"bulk.js", "text/javascript; charset=utf-8"},
-		"/page.css": {"page.css", "text/css; charset=utf-8"},
+		"/charts.js": {"charts.js", "text/javascript; charset=utf-8"},
+		"/page.css":  {"page.css", "text/css; charset=utf-8"},
 	} {
 		content, err := files.ReadFile(file[0])
 		if err != nil {
@@ -162,6 +165,7 @@ func (h *handler) routes() {
 	for pattern, serve := range map[string]func(*http.Request) (any, error){
 		"GET /v1/about":                             h.about,
 		"GET /v1/summary":                           h.summary,
+		"GET /v1/activity":                          h.activity,
 		"GET /v1/operations":                        h.list,
 		"GET /v1/operations/{id}":                   h.get,
 		"POST /v1/digest":                           h.digest,

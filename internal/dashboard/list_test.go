@@ -99,3 +99,27 @@ func TestJobIsCancelledByHand(t *testing.T) {
 		t.Errorf("a stale fence: %d %s", a.status, a.body)
 	}
 }
+
+// With the key, the process finds an encrypted reference and shows it encrypted.
+func TestEncryptedReferenceIsFoundAndNotShown(t *testing.T) {
+	secret := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: make([]byte, 32)}}, AcceptPlain: true}
+	f := open(t, dashboard.Options{}, stet.Options{Encryption: secret})
+	run, err := f.engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "k", Ref: "order 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
+		t.Fatal(err)
+	}
+	a := f.ask("GET", "/v1/operations?ref=order+7", "")
+	page := decode[admin.Page](t, a)
+	if page.Total != 1 || !strings.HasPrefix(page.Records[0].Ref, "sealed:") || strings.Contains(a.body, "order 7") {
+		t.Fatalf("got %s", a.body)
+	}
+	if again := decode[admin.Page](t, f.ask("GET", "/v1/operations?ref="+url.QueryEscape(page.Records[0].Ref), "")); again.Total != 1 {
+		t.Errorf("by its stored form: %+v", again)
+	}
+	if other := decode[admin.Page](t, f.ask("GET", "/v1/operations?ref=order+8", "")); other.Total != 0 {
+		t.Errorf("another reference: %+v", other)
+	}
+}

@@ -120,7 +120,7 @@ async function start() {
   el("c-actor-label").hidden = Boolean(about.who);
   el("b-actor-label").hidden = Boolean(about.who);
   el("c-actor").value = el("b-actor").value = localStorage.getItem("stet-actor") || "";
-  count().catch(fail(el("message")));
+  count().then(draw).catch(fail(el("message")));
   choose(["unknown"]);
   linked();
 }
@@ -415,7 +415,7 @@ el("change").addEventListener("submit", (ev) => { ev.preventDefault(); apply(fal
 
 async function refresh() {
   try {
-    await Promise.all([count(), list(offset)]);
+    await Promise.all([count().then(draw), list(offset)]);
     if (el("message").dataset.stale) say(el("message"), "");
     delete el("message").dataset.stale;
   } catch (err) {

@@ -95,6 +95,7 @@ type totals struct {
 	writes      writes
 	emits       emits
 	messages    messages
+	activity    dashboard.Activity
 	busy, runs  atomic.Int64 // requests that were refused, and that are in flight
 	sayBusy     seldom
 }
@@ -122,7 +123,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 		o.Audit = o.ErrorLog.Handler()
 	}
 	p := &Proxy{store: store, o: o, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
-	p.unprotected.log, p.emits.log, p.writes.next, p.messages.counts = o.ErrorLog, o.ErrorLog, o.Observer, map[MessageCount]uint64{}
+	p.unprotected.log, p.emits.log, p.writes.next, p.messages.counts = o.ErrorLog, o.ErrorLog, observe.Join(&p.activity, o.Observer), map[MessageCount]uint64{}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -396,7 +397,7 @@ func (p *Proxy) fill(g *generation, checked *checked) (err error) {
 
 // dashboard returns the handler for operators.
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
-	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
+	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog, Activity: &p.activity}
 	for _, cr := range slices.Concat(checked.all(), checked.consume) {
 		o.Classes = append(o.Classes, cr.class())
 	}

@@ -12,7 +12,7 @@ import (
 var singleTenant, _ = stethttp.SingleTenant(nil)
 
 // ScopesOf returns the scopes that requests of an account have under this configuration. The
-// account is what identifies the caller to a person: the claim, the value of the header, the host,
+// account identifies the caller to a person: the claim, the value of the header, the host,
 // the name in the certificate, or the credentials. Without scopes in the configuration it is the
 // scope itself.
 func (c *Config) ScopesOf(account string) (scopes []string) {
