@@ -323,8 +323,12 @@ func printRecords(out io.Writer, records []admin.Record) error {
 		if r.ClaimedAt != nil {
 			claimed = r.ClaimedAt.Format(time.RFC3339)
 		}
+		ref := cmp.Or(r.Ref, r.KeptKey, "-")
+		if strings.HasPrefix(ref, "sealed:") {
+			ref = "(encrypted)" // 'get' has it whole
+		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Class, "-"), cmp.Or(r.Name, "-"),
-			cmp.Or(r.Ref, r.KeptKey, "-"), cmp.Or(r.ScopeLabel, r.KeptScope, "-"), cmp.Or(r.Note(), "-"))
+			ref, cmp.Or(r.ScopeLabel, r.KeptScope, "-"), cmp.Or(r.Note(), "-"))
 	}
 	return w.Flush()
 }

@@ -83,10 +83,20 @@ func (l *Local) Get(ctx context.Context, id store.ID, result bool) (Record, erro
 		return Record{}, err
 	}
 	r := NewRecord(rec)
-	if result && !rec.Result.IsZero() {
+	switch {
+	case result && !rec.Result.IsZero():
 		err = l.show(ctx, &r)
+	case result && rec.State != store.None:
+		if st, err := l.Engine.Lookup(ctx, id); err == nil {
+			r.identify(st)
+		}
 	}
 	return r, err
+}
+
+// identify adds the decrypted reference, scope and key, as far as they are stored.
+func (r *Record) identify(st stet.Status) {
+	r.Ref, r.KeptScope, r.KeptKey = printable(st.Record.Label.Ref), printable(st.Op.Scope), printable(st.Op.Key)
 }
 
 // show adds the stored outcome to a record.
@@ -102,6 +112,7 @@ func (l *Local) show(ctx context.Context, r *Record) error {
 	case err != nil:
 		return &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
 	}
+	r.identify(st)
 	out := st.Outcome
 	r.Adapter, r.Reason, r.Result = out.Adapter.String(), out.Reason.String(), out.Body
 	status, header, body, err := l.HTTP.Response(out)

@@ -123,3 +123,26 @@ func TestEncryptedReferenceIsFoundAndNotShown(t *testing.T) {
 		t.Errorf("another reference: %+v", other)
 	}
 }
+
+// An operator with the right to change, and only on request, sees which request is unknown.
+func TestUnknownOperationIsIdentifiedOnRequest(t *testing.T) {
+	secret := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: make([]byte, 32)}}, AcceptPlain: true}
+	f := open(t, dashboard.Options{}, stet.Options{Encryption: secret, Policy: stet.Policy{KeepScope: true, KeepKey: true}})
+	run, err := f.engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "k", Ref: "order 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.MarkUnknown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if rec := decode[admin.Record](t, f.ask("GET", f.path("k"), "")); !strings.HasPrefix(rec.Ref, "sealed:") || rec.KeptScope != "" || rec.KeptKey != "" {
+		t.Errorf("without a request: %+v", rec.Label)
+	}
+	rec := decode[admin.Record](t, f.ask("GET", f.path("k")+"?result=true", ""))
+	if rec.Ref != "order 7" || rec.KeptScope != "acme" || rec.KeptKey != "k" {
+		t.Errorf("on request: %+v", rec.Label)
+	}
+	if entries := f.audit.entries(t); len(entries) != 1 || entries[0].Action != admin.Show || strings.Contains(f.audit.String(), "order 7") {
+		t.Errorf("the audit: %s", f.audit)
+	}
+}

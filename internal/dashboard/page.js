@@ -68,6 +68,8 @@ function ago(time) {
 const moment = (time) => time.replace("T", " ").replace(/\.\d+/, "").replace("Z", " UTC");
 const stateOf = (r) => (r.dead ? "dead" : r.state);
 
+const encrypted = (r) => (r.ref || "").startsWith("sealed:");
+
 function noteOf(r) {
   if (r.dead) return "its lease has run out";
   if (r.damage) return "it can only be expired: " + r.damage;
@@ -231,7 +233,7 @@ function fill(records) {
     open.addEventListener("click", () => show(r.id).catch(fail(el("message"))));
     const id = make("td", "");
     id.append(open);
-    tr.append(state, claimed, id, make("td", r.class || "–"), make("td", r.name || "–"), make("td", r.ref || r.key || "–", "ref"),
+    tr.append(state, claimed, id, make("td", r.class || "–"), make("td", r.name || "–"), make("td", encrypted(r) ? "(encrypted)" : r.ref || r.key || "–", "ref"),
       make("td", r.scope_label || r.scope || "–"), make("td", String(r.attempt), "right"), make("td", noteOf(r), "quiet"));
     return tr;
   });
@@ -273,9 +275,8 @@ async function show(id, message) {
   if (!el("detail").open) el("detail").showModal();
 }
 
-// present puts a record into the dialog; the fence of a change is the one shown.
-function present(r) {
-  shown = r;
+// describe lists the fields of a record in the dialog.
+function describe(r) {
   const fields = [["State", stateOf(r) + (noteOf(r) ? ": " + noteOf(r) : "")], ["ID", r.id], ["Scope's digest", r.scope_digest],
     ["Attempt", r.attempt], ["Fence", r.fence], ["Class", r.class || ""], ["Name", r.name || ""], ["Reference", r.ref || ""], ["Scope's label", r.scope_label || ""], ["Fingerprint", r.fingerprint]];
   for (const [name, kept] of [["Kept scope", r.scope], ["Kept key", r.key]]) {
@@ -286,11 +287,17 @@ function present(r) {
   }
   el("d-fields").replaceChildren(...fields.flatMap(([name, value]) => [make("dt", name), make("dd", String(value))]));
   el("d-fields").querySelector("dd").className = "state " + stateOf(r);
+}
+
+// present puts a record into the dialog; the fence of a change is the one shown.
+function present(r) {
+  shown = r;
+  describe(r);
   const settled = r.state === "completed" || r.state === "failed" || r.state === "damaged"; // it can be expired
   const open = r.dead || r.state === "unknown";
   const job = r.state === "accepted" || r.state === "running" && !r.dead; // it can be cancelled, if it is one
   const kind = settled ? "expire" : job ? "cancel" : "resolve";
-  el("d-result").hidden = !about.changes || !settled || r.gone || Boolean(r.damage);
+  el("d-result").hidden = !about.changes || Boolean(r.damage) || !(settled && !r.gone || encrypted(r));
   el("d-body").hidden = true;
   el("d-body").textContent = "";
   el("d-readonly").hidden = about.changes || !(open || settled || job);
@@ -318,6 +325,8 @@ el("d-show").addEventListener("click", async () => {
   try {
     const r = await call("GET", "v1/operations/" + id + "?result=true");
     if (shown?.id !== id) return; // another one is shown by now, or none
+    describe(r);
+    if (!r.response && !r.result) return; // only its names were encrypted
     el("d-body").textContent = r.response ? written(r.response) : readable(r.result || "");
     el("d-body").hidden = false;
     el("d-body").focus();

@@ -45,9 +45,9 @@ func (r *Reconcile) check() error {
 
 // keeping sets which names of its operations a route stores.
 func (c *Config) keeping(r *Route, p *stet.Policy) error {
-	oneTenant := c.scope(r).Kind == "single-tenant"
-	p.KeepKey = r.KeepKey
-	p.KeepScope = r.KeepScope || oneTenant && (r.KeepKey || r.Verify != nil && (r.Verify.By == byOperation || r.Verify.By == byReference))
+	oneTenant, encrypted := c.scope(r).Kind == "single-tenant", c.Encryption != nil && len(c.Encryption.Keys) > 0
+	p.KeepKey = r.KeepKey || encrypted // an operator can then find out which request is unknown
+	p.KeepScope = r.KeepScope || encrypted || oneTenant && (r.KeepKey || r.Verify != nil && (r.Verify.By == byOperation || r.Verify.By == byReference))
 	if p.KeepKey && !p.KeepScope {
 		return at("keep_key", "a key names an operation only within its scope: add keep_scope: true")
 	}

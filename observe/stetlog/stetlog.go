@@ -4,8 +4,9 @@
 //
 // Warnings and errors are for an operator: a run with an unknown outcome (marked unknown), a lost
 // lease, a run that was fenced or taken over, a store that failed, a request that ran unprotected,
-// a message that was not sent. Other events have the level debug. No key, scope or body is in a
-// line; the text of an error is that of the store, or of the service's own Verify.
+// a message that was not sent. Other events have the level debug. A line has the operation's names
+// (observe.Event.Names), but no key, scope or body. The text of an error is that of the store, or of
+// the service's own Verify.
 package stetlog
 
 import (

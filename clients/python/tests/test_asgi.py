@@ -391,6 +391,8 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
             headers = dict(start["headers"])
             self.assertEqual((start["status"], headers.get(b"content-type")), (status, content_type))
             self.assertEqual(headers.get(b"idempotent-replayed"), b"true" if row[0] == "replay" else None)
+            operation = json.loads(content["body"])["operation"].encode() if status == 504 else None
+            self.assertEqual((headers.get(b"stet-operation"), operation is None or len(operation)), (operation, operation is None or 64))
             if body is not None:
                 self.assertEqual(content["body"], body)
             self.assertEqual(database.done, ["begin", "close"])
