@@ -59,7 +59,7 @@ async function pay(url, path, key) {
   return problem.operation;
 }
 
-test('an operator finds unknown operations by their names, follows the link of a problem, and resolves all of them', { timeout: 180_000 }, async (t) => {
+test('an operator finds unknown operations by their names, follows the link of a problem, and resolves all of them', { timeout: 400_000 }, async (t) => {
   const { traffic, admin, stop } = await sidecar(t);
   const ids = [];
   for (const key of ['3', '1', '2']) ids.push(await pay(traffic, '/payments', key));
@@ -67,7 +67,7 @@ test('an operator finds unknown operations by their names, follows the link of a
   const context = await browser.newContext({ colorScheme: 'dark' });
   t.after(() => context.close());
   const page = await context.newPage();
-  page.setDefaultTimeout(60_000);
+  page.setDefaultTimeout(100_000);
   const errors = [];
   page.on('pageerror', (error) => errors.push(error.message));
   const refs = async () => (await page.locator('#rows td.ref').allTextContents()).join();
