@@ -21,6 +21,10 @@ var (
 	ErrDamaged = errors.New("stet: stored record unreadable")
 )
 
+// ErrNewerTables is wrapped by the errors of opening tables that a newer version of stet has made
+// and this program cannot use.
+var ErrNewerTables = errors.New("stet: the tables are newer than this program")
+
 // ErrNotDone is wrapped by the error of a call of a Store that is known to have had
 // no effect: it waited without effect for its turn, for one. A claim then leaves nothing to
 // clean up, and an acceptance is known not to have happened.

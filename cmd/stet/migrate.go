@@ -59,11 +59,11 @@ func (m *migrate) newUp() *cobra.Command {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
 				pending := steps
 				if db != nil {
-					pending = steps[db.version:]
+					pending = steps[min(db.version, len(steps)):]
 				}
 				switch {
 				case len(pending) == 0:
-					cmd.PrintErrf("%s is at version %d already; nothing to do\n", m.table(), len(steps))
+					cmd.PrintErrf("%s is at version %d already; nothing to do\n", m.table(), db.version)
 					return nil
 				case show:
 					return m.print(cmd.OutOrStdout(), pending, true)
@@ -81,7 +81,7 @@ func (m *migrate) newUp() *cobra.Command {
 }
 
 func (m *migrate) newDown() *cobra.Command {
-	var show, yes bool
+	var show, yes, force bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Undo the last step",
@@ -89,8 +89,9 @@ func (m *migrate) newDown() *cobra.Command {
 function that emits messages by SQL, and undoing step 2 the functions that begin
 and settle operations by SQL: services that call them stop working, and records
 and their messages stay. Undoing step 1 drops every record, accepted operation
-and unsent message: operations that have run already may run again. Stop all
-services that use the tables first.`,
+and unsent message: operations that have run already may run again. It is refused
+without --force while there is accepted work. Stop all services that use the
+tables first. A rollback to the program before needs no down: docs/operate/upgrade.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
@@ -102,20 +103,27 @@ services that use the tables first.`,
 					cmd.PrintErrf("%s is not there; nothing to undo\n", m.table())
 					return nil
 				}
+				if last > len(steps) {
+					return fmt.Errorf("step %d of %s is that of a newer stet: undo it with the program that applied it", last, m.table())
+				}
 				if show {
 					return m.print(cmd.OutOrStdout(), steps[last-1:last], false)
+				}
+				if err := db.refuseLoss(cmd.Context(), db.pool, steps[last-1], force); err != nil {
+					return err
 				}
 				if !yes {
 					if err := m.confirm(cmd, steps[last-1]); err != nil {
 						return err
 					}
 				}
-				return db.down(cmd.Context(), cmd.OutOrStdout(), steps[last-1])
+				return db.down(cmd.Context(), cmd.OutOrStdout(), steps[last-1], force)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&show, "show-sql", false, "print the SQL and change nothing; without a database, of the newest step")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&force, "force", false, "also lose accepted operations and unsent messages")
 	return cmd
 }
 
@@ -137,8 +145,11 @@ func (m *migrate) newStatus() *cobra.Command {
 				if err := printTable(cmd.OutOrStdout(), states); err != nil {
 					return err
 				}
-				if db.version < len(steps) {
+				switch {
+				case db.version < len(steps):
 					cmd.PrintErrf("%s lacks a step; run 'stet migrate up'\n", m.table())
+				case db.version > len(steps):
+					cmd.PrintErrf("%s has version %d, of a newer stet; this program can use it\n", m.table(), db.version)
 				}
 				return nil
 			})
@@ -210,10 +221,6 @@ func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migr
 		return err
 	}
 	defer db.pool.Close()
-	if db.version > len(steps) {
-		return fmt.Errorf("%s has version %d, and this program knows versions up to %d: use a stet as new as the migrated tables",
-			m.table(), db.version, len(steps))
-	}
 	return f(steps, db)
 }
 

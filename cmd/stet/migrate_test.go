@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet/internal/test/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -274,6 +277,56 @@ func TestDownDropsRecordsOnlyOnceItIsConfirmed(t *testing.T) {
 	wantVersion(t, pool, postgres.Options{}, 0)
 }
 
+func TestDown_WithAcceptedWork_IsRefusedWithoutForce(t *testing.T) {
+	pool := emptyDatabase(t)
+	must(t, "migrate", "up")
+	s, err := postgres.New(t.Context(), pool, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Accept(t.Context(), claimOf("a"), []byte("job"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range latest - 1 {
+		must(t, "migrate", "down", "--yes") // these steps lose no record
+	}
+	status, _, errs := command(t, "migrate", "down", "--yes")
+	if status != exitFailure || !strings.Contains(errs, "1 accepted operations and 0 unsent messages would be lost") {
+		t.Errorf("status %d, %s", status, errs)
+	}
+	wantVersion(t, pool, postgres.Options{}, 1)
+	must(t, "migrate", "down", "--yes", "--force")
+	wantVersion(t, pool, postgres.Options{}, 0)
+}
+
+func TestNewerTablesInsideTheWindow_CanBeUsedAndNotUndone(t *testing.T) {
+	pool := emptyDatabase(t)
+	must(t, "migrate", "up")
+	execSQL(t, pool, fmt.Sprintf("ALTER TABLE stet.records_schema ADD COLUMN min_compatible integer; INSERT INTO stet.records_schema (version, min_compatible) VALUES (%d, %d)", latest+1, latest))
+	for args, want := range map[string]string{"up": "nothing to do", "status": "of a newer stet; this program can use it"} {
+		if status, _, errs := command(t, "migrate", args); status != exitOK || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d %s", args, status, errs)
+		}
+	}
+	if status, _, errs := command(t, "migrate", "down", "--yes"); status != exitFailure || !strings.Contains(errs, "of a newer stet") {
+		t.Errorf("down: %d %s", status, errs)
+	}
+	s, err := postgres.New(t.Context(), pool, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	execSQL(t, pool, "UPDATE stet.records_schema SET min_compatible = NULL")
+	if _, err := postgres.New(t.Context(), pool, postgres.Options{}); !errors.Is(err, store.ErrNewerTables) {
+		t.Errorf("without a window: %v", err)
+	}
+}
+
 func TestDownReportsTheLossOfEachStep(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
@@ -327,7 +380,7 @@ func TestMigrateExplainsErrors(t *testing.T) {
 		want   []string
 	}{
 		{exitFailure, []string{"up", "--store-schema", "other"}, []string{"migration 1", "another kind", "--store-table"}},
-		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{"newer.records has version 99", "up to 4", "as new as"}},
+		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{`those of "newer"."records" have version 99`, "up to 4", "or a later one"}},
 		{exitFailure, []string{"down", "--yes", "--store-schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"status", "--store-schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"down", "--yes", "--store-schema", "busy"}, []string{"depends on", "drop it first"}},

@@ -57,8 +57,8 @@ func (d *database) up(ctx context.Context, w io.Writer) error {
 }
 
 // down undoes the last step.
-func (d *database) down(ctx context.Context, w io.Writer, step postgres.Migration) error {
-	if err := d.undo(ctx, step); err != nil {
+func (d *database) down(ctx context.Context, w io.Writer, step postgres.Migration, force bool) error {
+	if err := d.undo(ctx, step, force); err != nil {
 		return fmt.Errorf("step %d: %w", step.Version, explain(err))
 	}
 	_, err := fmt.Fprintf(w, "undid step %d, %s\n", step.Version, step.Name)
@@ -67,7 +67,7 @@ func (d *database) down(ctx context.Context, w io.Writer, step postgres.Migratio
 
 // undo executes the SQL of a step in a transaction, if it is still the last one: another migrator
 // may have changed the tables.
-func (d *database) undo(ctx context.Context, step postgres.Migration) error {
+func (d *database) undo(ctx context.Context, step postgres.Migration, force bool) error {
 	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, step.Lock); err != nil {
 			return err
@@ -79,9 +79,32 @@ func (d *database) undo(ctx context.Context, step postgres.Migration) error {
 		if version != step.Version {
 			return fmt.Errorf("another migrator has brought the tables to version %d in the meantime; run 'stet migrate status'", version)
 		}
+		if err := d.refuseLoss(ctx, tx, step, force); err != nil {
+			return err
+		}
 		_, err = tx.Exec(ctx, step.Down, pgx.QueryExecModeSimpleProtocol) // several statements
 		return err
 	})
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// refuseLoss returns an error if undoing the step would lose accepted work and is not forced: operations
+// that were accepted and have not ended, and messages that were not sent.
+func (d *database) refuseLoss(ctx context.Context, q querier, step postgres.Migration, force bool) error {
+	if step.Version > 1 || force {
+		return nil
+	}
+	var jobs, messages int
+	table := pgx.Identifier{d.options.Schema, d.options.Table}.Sanitize()
+	err := q.QueryRow(ctx, "SELECT (SELECT count(*) FROM "+table+" WHERE open_state IS NOT NULL AND work IS NOT NULL), (SELECT count(*) FROM "+table+" WHERE relay_due IS NOT NULL)").Scan(&jobs, &messages)
+	if err == nil && jobs+messages > 0 {
+		err = fmt.Errorf("%d accepted operations and %d unsent messages would be lost; let workers and relays finish them, or give --force", jobs, messages)
+	}
+	return explain(err)
 }
 
 // stepHints says what to do about refusals of PostgreSQL, by their code.

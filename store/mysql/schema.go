@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
@@ -72,7 +74,7 @@ var schemaSteps = []string{
 		TIMESTAMPADD(MICROSECOND, forget, TIMESTAMP'1970-01-01 00:00:00') AS forget_at, TIMESTAMPADD(MICROSECOND, queue_due, TIMESTAMP'1970-01-01 00:00:00') AS queue_due,
 		lower(hex(fingerprint)) AS fingerprint, lower(hex(owner)) AS owner
 		FROM {records}`,
-	`INSERT IGNORE INTO {meta} VALUES (1, 1, 0)`,
+	`INSERT IGNORE INTO {meta} (one, version, flushes) VALUES (1, 1, 0)`,
 }
 
 // Migrate makes the tables in the database that dsn names, unless they exist: stet_records, stet_meta
@@ -89,8 +91,11 @@ func Migrate(ctx context.Context, dsn string) error {
 	}
 	defer func() { _ = db.Close() }()
 	t := statementsOf(config.DBName)
-	version, err := readVersion(ctx, db, t.meta)
-	if err != nil || version >= schemaVersion {
+	w, err := readWindow(ctx, db, t.meta)
+	if err == nil {
+		err = w.Refuse(config.DBName, schemaVersion)
+	}
+	if err != nil || w.Version >= schemaVersion {
 		return explain("migrate", err)
 	}
 	for _, step := range schemaSteps {
@@ -101,27 +106,33 @@ func Migrate(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// checkSchema refuses tables of another version.
+// checkSchema refuses tables that this program cannot use.
 func checkSchema(ctx context.Context, db *sql.DB, meta string) error {
-	version, err := readVersion(ctx, db, meta)
-	switch {
+	w, err := readWindow(ctx, db, meta)
+	if err == nil {
+		err = w.Refuse(meta, schemaVersion)
+	}
+	switch version := w.Version; {
 	case err != nil:
 		return explain("open", err)
 	case version == 0:
 		return errors.New("mysql: the tables do not exist; run 'stet migrate up', or call mysql.Migrate")
-	case version != schemaVersion:
-		return fmt.Errorf("mysql: the tables have version %d, and this program knows version %d: run the version that made them, or a later one", version, schemaVersion)
+	case version < schemaVersion:
+		return fmt.Errorf("mysql: the tables have version %d, and this program needs version %d; run 'stet migrate up', or call mysql.Migrate", version, schemaVersion)
 	}
 	return nil
 }
 
-// readVersion returns the version of the tables, 0 if there are none.
-func readVersion(ctx context.Context, db *sql.DB, meta string) (version int, err error) {
-	err = db.QueryRowContext(ctx, "SELECT version FROM "+meta+" WHERE one = 1").Scan(&version)
-	if numberOf(err) == errNoTable || errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
+// readWindow returns the version of the tables, 0 if there are none.
+func readWindow(ctx context.Context, db *sql.DB, meta string) (rules.Window, error) {
+	rows, err := db.QueryContext(ctx, "SELECT * FROM "+meta+" WHERE one = 1")
+	if numberOf(err) == errNoTable {
+		return rules.Window{}, nil
 	}
-	return version, err
+	if err != nil {
+		return rules.Window{}, err
+	}
+	return rules.ReadWindow(rows, "version")
 }
 
 // fromURL converts mysql://user:password@host:port/database?options to the driver's form.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
@@ -164,7 +165,8 @@ const (
 
 // Migrate brings the tables up to the version that this package uses, in one
 // transaction. Any number of processes may call it at a time; where there is
-// nothing to do it changes nothing. Tables of a newer version are refused. Behind a long
+// nothing to do it changes nothing. Tables of a newer version are refused, unless they have a
+// min_compatible that this version has reached. Behind a long
 // reader of the tables it tries again, every 3 seconds for 3 minutes, and lets the
 // service's calls pass in between.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
@@ -198,14 +200,14 @@ func (n names) migrate(ctx context.Context, pool *pgxpool.Pool, steps []Migratio
 		if _, err := conn.Exec(ctx, n.migrateLock()).ReadAll(); err != nil {
 			return err
 		}
-		version, err := readVersion(ctx, tx, n)
+		w, err := readWindow(ctx, tx, n)
 		if err != nil {
 			return err
 		}
-		if version > schemaVersion {
-			return n.tooNew(version)
+		if err := w.Refuse(n.records, schemaVersion); err != nil {
+			return err
 		}
-		for _, m := range steps[version:] {
+		for _, m := range steps[min(w.Version, len(steps)):] {
 			if _, err := conn.Exec(ctx, m.Up).ReadAll(); err != nil {
 				return fmt.Errorf("migration %d, %s: %w", m.Version, m.Name, err)
 			}
@@ -221,7 +223,7 @@ func (n names) migrateLock() string {
 }
 
 // SchemaVersion returns the version of the tables that there are; 0 if there
-// are none.
+// are none. If this program cannot use them, the error wraps store.ErrNewerTables.
 //
 // q is a pool, a connection or a transaction; a migrator that holds Migration.Lock reads it in
 // that transaction, or it would need a second connection.
@@ -230,8 +232,11 @@ func SchemaVersion(ctx context.Context, q rowQuerier, o Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	version, err := readVersion(ctx, q, n)
-	return version, explain("read the version of the tables", err)
+	w, err := readWindow(ctx, q, n)
+	if err == nil {
+		err = w.Refuse(n.records, schemaVersion)
+	}
+	return w.Version, explain("read the version of the tables", err)
 }
 
 // AppliedAt returns when each step was applied, by its version; nothing if there
@@ -260,21 +265,17 @@ type rowQuerier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-func readVersion(ctx context.Context, q rowQuerier, n names) (version int, err error) {
+func readWindow(ctx context.Context, q rowQuerier, n names) (w rules.Window, err error) {
 	// Not by to_regclass: within a transaction, it answers from before the lock of migrateLock.
 	var there bool
 	err = q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = "+literal(n.table+"_schema")+
 		" AND relnamespace IN (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = "+literal(n.schema)+"))").Scan(&there)
 	if err != nil || !there {
-		return 0, err
+		return w, err
 	}
-	err = q.QueryRow(ctx, "SELECT coalesce(max(version), 0)::int4 FROM "+n.meta).Scan(&version)
-	return version, err
-}
-
-func (n names) tooNew(version int) error {
-	return fmt.Errorf("the tables of %s have version %d, and this program knows versions up to %d: run the version that migrated them, or a later one",
-		n.records, version, schemaVersion)
+	// By to_jsonb, because there is no such column before a migration needs it.
+	err = q.QueryRow(ctx, "SELECT coalesce(max(version), 0)::int4, coalesce(max(coalesce((to_jsonb(s) ->> 'min_compatible')::int4, version)), 0)::int4 FROM "+n.meta+" AS s").Scan(&w.Version, &w.Min)
+	return w, err
 }
 
 // check refuses tables that this code does not know, and servers that cannot
@@ -287,12 +288,14 @@ func (n names) check(ctx context.Context, q rowQuerier) error {
 	if replica {
 		return errReplica
 	}
-	version, err := readVersion(ctx, q, n)
+	w, err := readWindow(ctx, q, n)
+	version := w.Version
+	if err == nil {
+		err = w.Refuse(n.records, schemaVersion)
+	}
 	switch {
 	case err != nil:
 		return err
-	case version > schemaVersion:
-		return n.tooNew(version)
 	case version == 0:
 		return fmt.Errorf("there is no table %s: call postgres.Migrate, run 'stet migrate up', or apply the files of its folder migrations", n.records)
 	case version < schemaVersion:

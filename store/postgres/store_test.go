@@ -59,6 +59,9 @@ func TestTablesThatAreNotOursAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "or a later one") {
 			t.Errorf("%s with newer tables: %v", name, err)
 		}
+		if !errors.Is(err, store.ErrNewerTables) {
+			t.Errorf("%s with newer tables: %v; want store.ErrNewerTables in it", name, err)
+		}
 	}
 }
 

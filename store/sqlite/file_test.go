@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -205,7 +206,7 @@ func TestNewerTablesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(t.Context(), path, Options{})
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", schemaVersion+1)) || !strings.Contains(err.Error(), "or a later one") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", schemaVersion+1)) || !strings.Contains(err.Error(), "or a later one") || !errors.Is(err, store.ErrNewerTables) {
 		t.Errorf("Open: %v", err)
 	}
 }

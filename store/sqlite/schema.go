@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stet-go/stet/store/internal/rules"
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
@@ -156,16 +157,15 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err := conn.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&s.file); err != nil {
 		return s.explain("open", err, s.path)
 	}
-	version, err := readVersion(ctx, conn)
-	if err == nil && version < schemaVersion {
-		version, err = migrate(ctx, conn)
+	w, err := readWindow(ctx, conn)
+	if err == nil && w.Version < schemaVersion {
+		w, err = migrate(ctx, conn)
 	}
-	switch {
-	case err != nil:
+	if err == nil {
+		err = w.Refuse(s.path, schemaVersion)
+	}
+	if err != nil {
 		return s.explain("open", err, s.path)
-	case version > schemaVersion:
-		return fmt.Errorf("sqlite: %s has tables of version %d, and this program knows versions up to %d: run the version that wrote it, or a later one, or use another file",
-			s.path, version, schemaVersion)
 	}
 	return nil
 }
@@ -197,39 +197,42 @@ func (s *Store) useWAL(ctx context.Context, conn *sql.Conn) error {
 
 // queryer is a *sql.Conn or a *sql.Tx.
 type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// readVersion returns the version of the tables, 0 if there are none.
-func readVersion(ctx context.Context, q queryer) (version int, err error) {
+// readWindow returns the version of the tables, 0 if there are none.
+func readWindow(ctx context.Context, q queryer) (w rules.Window, err error) {
 	var tables int
 	err = q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'stet_meta'").Scan(&tables)
 	if err != nil || tables == 0 {
-		return 0, err
+		return w, err
 	}
-	err = q.QueryRowContext(ctx, "SELECT schema FROM stet_meta WHERE one = 1").Scan(&version)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && version < 1 {
+	rows, err := q.QueryContext(ctx, "SELECT * FROM stet_meta WHERE one = 1")
+	if err != nil {
+		return w, err
+	}
+	if w, err = rules.ReadWindow(rows, "schema"); err == nil && w.Version < 1 {
 		err = fmt.Errorf("%w: the table stet_meta is empty or was changed", errDamaged)
 	}
-	return version, err
+	return w, err
 }
 
 // migrate executes the missing steps, unless another process has just done so. It returns the version
 // of the tables.
-func migrate(ctx context.Context, conn *sql.Conn) (int, error) {
+func migrate(ctx context.Context, conn *sql.Conn) (w rules.Window, err error) {
 	tx, err := conn.BeginTx(ctx, nil) // immediate: only one process gets past this at a time
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	version, err := readVersion(ctx, tx)
-	if err != nil || version >= schemaVersion {
-		return version, err
+	if w, err = readWindow(ctx, tx); err != nil || w.Version >= schemaVersion {
+		return w, err
 	}
-	for _, step := range steps[version:] {
+	for _, step := range steps[w.Version:] {
 		if _, err := tx.ExecContext(ctx, step); err != nil {
-			return 0, err
+			return w, err
 		}
 	}
-	return schemaVersion, tx.Commit()
+	return rules.Window{Version: schemaVersion, Min: schemaVersion}, tx.Commit()
 }

@@ -31,6 +31,13 @@ const childEnv = "STET_ROLLING_CHILD" // kind, URL and step, separated by spaces
 func TestMain(m *testing.M) {
 	if child := strings.Fields(os.Getenv(childEnv)); len(child) == 3 {
 		step, _ := strconv.Atoi(child[2])
+		if step == migrates {
+			if err := migrate(context.Background(), child[0], child[1]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}
 		if err := serve(context.Background(), child[0], child[1], step); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -71,6 +78,9 @@ func open(ctx context.Context, kind, url string, step int) (*service, error) {
 				}
 				return n, err
 			})
+	}
+	if kind == "mysql" || kind == "sqlite" {
+		return openSQL(ctx, kind, url, o)
 	}
 	s, err := postgres.Open(ctx, url, postgres.Options{})
 	if err != nil {
