@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -30,7 +31,9 @@ type host struct {
 	front  bool // it serves traffic
 	parts  proxy.Parts
 
-	log     *slog.Logger
+	log   *slog.Logger
+	level slog.LevelVar
+	watching
 	store   *storage
 	traces  *traces
 	servers *servers
@@ -51,13 +54,16 @@ func (h *host) close() (err error) {
 // serve runs until the command's context ends, and then ends running work.
 func (h *host) serve(cmd *cobra.Command) (err error) {
 	ctx, c := cmd.Context(), h.config
-	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	h.level.Set(levelOf(c))
+	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: &h.level}))
 	logUnsolicited(h.log, c.Upstream.URL)
 	hup := make(chan os.Signal, 1) // before anything listens: until then a SIGHUP ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
+	h.files.use(c.Files())
+	h.text.use([]string{h.flags.file})
 	defer func() { err = errors.Join(err, h.close()) }()
-	admin, err := h.open(ctx)
+	admin, err := h.open(ctx, cmd.OutOrStdout())
 	if err != nil {
 		return err
 	}
@@ -72,10 +78,15 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 		}
 	}
 	h.greet(cmd)
+	notify("READY=1")
 	if err := h.wait(ctx, hup); err != nil {
 		return err
 	}
+	notify("STOPPING=1")
 	admin.Drain()
+	if h.front {
+		h.delay(ctx)
+	}
 	h.handler.Drain()
 	if !h.front {
 		h.log.Info("draining: running requests end first")
@@ -85,7 +96,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 }
 
 // open opens everything but the listeners.
-func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
+func (h *host) open(ctx context.Context, stdout io.Writer) (*proxy.AdminHandler, error) {
 	c := h.config
 	var err error
 	if h.store, err = openStore(ctx, c.Store); err != nil {
@@ -114,12 +125,22 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 	}
 	h.later(h.traces.end)
 	if c.Admin.Audit != "" {
-		book, err := openAudit(c.Admin.Audit)
+		book, err := h.openLog(c.Admin.Audit)
 		if err != nil {
 			return nil, fmt.Errorf("admin.audit: %w", err)
 		}
-		h.later(book.Close)
 		o.Audit = slog.NewJSONHandler(book, nil)
+	}
+	switch c.Log.Access {
+	case "":
+	case "-":
+		o.Access = slog.NewJSONHandler(stdout, nil)
+	default:
+		file, err := h.openLog(c.Log.Access)
+		if err != nil {
+			return nil, fmt.Errorf("log.access: %w", err)
+		}
+		o.Access = slog.NewJSONHandler(file, nil)
 	}
 	front, err := h.store.cached()
 	if err != nil {
@@ -163,41 +184,4 @@ func scanMetrics(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) 
 		wg.Wait()
 		return nil
 	}
-}
-
-// wait returns when the process must end, and reloads the configuration at each SIGHUP.
-func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-h.servers.failed:
-			return err
-		case <-hup:
-			if err := h.reload(); err != nil {
-				h.log.Error("the configuration was not reloaded; the previous one stays in use", slog.Any("error", err))
-				continue
-			}
-			h.log.Info("the configuration was reloaded", slog.String("protects", h.config.String()))
-		}
-	}
-}
-
-// reload reads the configuration again, and all files that it names.
-func (h *host) reload() error {
-	c, err := h.flags.load()
-	if err != nil {
-		return err
-	}
-	use, err := h.servers.certificates()
-	if err != nil {
-		return err
-	}
-	if err := h.handler.Reload(c); err != nil {
-		return err
-	}
-	use()
-	logUnsolicited(h.log, c.Upstream.URL)
-	h.config = c
-	return nil
 }

@@ -40,7 +40,7 @@ executed once, and every retry gets the same response. Nothing is sent twice.
 
 Without a configuration, POST and PATCH of every path are protected if they have a
 key. 'stet check --reference' explains the configuration; each of its fields is also
-a flag. SIGHUP reads it again. SIGTERM lets running requests end first.`,
+a flag. SIGHUP reads it again. SIGTERM lets running requests end, after drain_delay.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.load()

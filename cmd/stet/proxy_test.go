@@ -40,7 +40,7 @@ var listening = regexp.MustCompile(`msg="listening for (traffic|admin)" url=(\S+
 
 func startProxy(t *testing.T, args ...string) *instance {
 	t.Helper()
-	return startServing(t, "proxy", append([]string{"--admin-listen", "127.0.0.1:0"}, args...)...)
+	return startServing(t, "proxy", append([]string{"--admin-listen", "127.0.0.1:0", "--drain-delay", "0s"}, args...)...)
 }
 
 // startServing starts a command that serves until the test ends it.

@@ -44,18 +44,19 @@ type background struct {
 }
 
 // begin starts the parts.
-func (b *background) begin(log *slog.Logger, parts []part) {
+func (b *background) begin(log *slog.Logger, parts []part, h *health) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	for _, p := range parts {
-		b.active.Go(func() { p.keep(ctx, log) })
+		b.active.Go(func() { p.keep(ctx, log, h) })
 	}
 }
 
 // keep runs a part until ctx ends.
-func (p part) keep(ctx context.Context, log *slog.Logger) {
+func (p part) keep(ctx context.Context, log *slog.Logger, h *health) {
 	for n := 1; ; n++ {
 		began := time.Now()
+		h.runs(p.name, true)
 		err := p.run(ctx)
 		if ctx.Err() != nil {
 			if err != nil {
@@ -66,6 +67,7 @@ func (p part) keep(ctx context.Context, log *slog.Logger) {
 		if time.Since(began) > maxPartPause {
 			n = 1
 		}
+		h.runs(p.name, false)
 		pause := timer.Doubled(n, minPartPause, maxPartPause)
 		log.Error("proxy: background work has failed; it restarts after a pause", slog.String("part", p.name), slog.Duration("pause", pause), slog.Any("error", err))
 		if !timer.Sleep(ctx, pause) {

@@ -30,6 +30,8 @@ const (
 	// DefaultDrain is how long requests can continue during a shutdown, unless a route has a
 	// longer timeout.
 	DefaultDrain = 30 * time.Second
+	// DefaultDrainDelay is how long a proxy that must end still takes requests.
+	DefaultDrainDelay = 10 * time.Second
 )
 
 // Previous is the namespace that Config.Namespace replaces; see stet.Options.Previous.
@@ -68,6 +70,9 @@ type Config struct {
 	Previous       *Previous   `yaml:"previous"`
 	Limits         Limits      `yaml:"limits"`
 	Drain          Duration    `yaml:"drain"`
+	DrainDelay     Delay       `yaml:"drain_delay"`
+	Grace          Duration    `yaml:"grace"`
+	Log            Log         `yaml:"log"`
 	Forwarded      bool        `yaml:"trust_forwarded"`
 	Scope          *Scope      `yaml:"scope"`
 	TokenScope     string      `yaml:"token_scope"`
@@ -91,6 +96,13 @@ type Config struct {
 	root    *yaml.Node // where fields are, for errors
 	flags   map[string]bool
 	secrets []string
+}
+
+// Log configures the logs. Access is "-" for standard output, or the path of a file.
+type Log struct {
+	Level  string `yaml:"level" oneof:"debug info warn error"`
+	Access string `yaml:"access"`
+	Sample int    `yaml:"sample"`
 }
 
 // TLS says how the proxy listens with TLS.

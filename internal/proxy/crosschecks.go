@@ -56,10 +56,7 @@ func (c *Config) crossCheck() error {
 				"relay", "targets", i, "timeout")
 		}
 	}
-	if d, name := c.longest(); c.Drain != 0 && time.Duration(c.Drain) < d {
-		cs.when(true, fmt.Sprintf("%v is shorter than the timeout of %s, %v: a request that takes as long is cut off when the proxy ends, and its outcome is unknown. "+
-			"Write drain: %[3]v, or a shorter timeout, and let what ends the process wait for longer than that", time.Duration(c.Drain), name, d), "drain")
-	}
+	c.crossCheckEnd(cs)
 	return errors.Join(cs.errs...)
 }
 
@@ -79,6 +76,29 @@ func (c *Config) longest() (d time.Duration, name string) {
 func (c *Config) DrainTime() time.Duration {
 	d, _ := c.longest()
 	return cmp.Or(time.Duration(c.Drain), max(DefaultDrain, d))
+}
+
+// DelayTime is how long a proxy that must end still takes requests: DrainDelay, or
+// DefaultDrainDelay.
+func (c *Config) DelayTime() time.Duration {
+	if c.DrainDelay.Set {
+		return c.DrainDelay.Duration
+	}
+	return DefaultDrainDelay
+}
+
+// closeTime is the time after the drain for the last calls of the store.
+const closeTime = 5 * time.Second
+
+// crossCheckEnd checks the times of a shutdown.
+func (c *Config) crossCheckEnd(cs *conflicts) {
+	if d, name := c.longest(); c.Drain != 0 && time.Duration(c.Drain) < d {
+		cs.when(true, fmt.Sprintf("%v is shorter than the timeout of %s, %v: a request that takes as long is cut off when the proxy ends, and its outcome is unknown. "+
+			"Write drain: %[3]v, or a shorter timeout, and let what ends the process wait for longer than that", time.Duration(c.Drain), name, d), "drain")
+	}
+	need := c.DelayTime() + c.DrainTime() + closeTime
+	cs.when(c.Grace != 0 && time.Duration(c.Grace) < need, fmt.Sprintf("%v is shorter than drain_delay (%v), drain (%v) and %v for the end: requests in flight would be killed, and their outcome is unknown. "+
+		"Write grace: %v, and give the process as much (terminationGracePeriodSeconds, TimeoutStopSec), or write a shorter drain_delay or drain", time.Duration(c.Grace), c.DelayTime(), c.DrainTime(), closeTime, need), "grace")
 }
 
 // crossCheckStore checks the times of the store.

@@ -27,3 +27,18 @@ func TestDrainIsAsLongAsTheLongestTimeout(t *testing.T) {
 		}
 	}
 }
+
+func TestGraceThatIsTooShortIsRefused(t *testing.T) {
+	for yaml, want := range map[string]string{
+		"grace: 44s\n": "Write grace: 45s", "grace: 45s\n": "", "": "", "grace: 34s\ndrain_delay: 0s\n": "Write grace: 35s", "grace: 35s\ndrain_delay: 0s\n": "",
+		"grace: 1m\nroutes: [{path: /a, timeout: 2m}]\n": "Write grace: 2m15s", "grace: 1m\ndrain: 46s\n": "Write grace: 1m1s", "grace: 1m1s\ndrain: 46s\n": "",
+	} {
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(head+yaml)), env(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", yaml, err, want)
+		}
+	}
+}

@@ -64,7 +64,7 @@ func ExampleParse() {
 	_, err := proxy.Parse("stet.yaml", strings.NewReader("upstream:\n  url: http://127.0.0.1:3000\nlisten: ${LISTEN:-:8080}\nretries: 3\nscope: single-tenant\n"), os.LookupEnv)
 	fmt.Println(err)
 	// Output:
-	// stet.yaml:4: "retries" is no field; there are admin, authorize, consume, drain, encryption, limits, listen, namespace, new_records, previous, problem_base, reconcile, relay, replayed_header, retry_after, routes, scope, scope_label, store, tls, token_scope, trust_forwarded, unrouted, upstream, worker
+	// stet.yaml:4: "retries" is no field; there are admin, authorize, consume, drain, drain_delay, encryption, grace, limits, listen, log, namespace, new_records, previous, problem_base, reconcile, relay, replayed_header, retry_after, routes, scope, scope_label, store, tls, token_scope, trust_forwarded, unrouted, upstream, worker
 }
 
 func ExampleConfig_Check() {

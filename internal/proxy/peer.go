@@ -14,8 +14,8 @@ type peer struct {
 	active int // requests; guarded by Proxy.mu
 }
 
-// peerOf returns the peer of a request. Requests with an unknown address share one.
-func peerOf(r *http.Request, forwarded bool) netip.Prefix {
+// clientOf returns the address of a request's client; the zero value if it is unknown.
+func clientOf(r *http.Request, forwarded bool) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr)
 	addr := at.Addr()
 	if values := r.Header["X-Forwarded-For"]; forwarded && len(values) > 0 {
@@ -25,7 +25,12 @@ func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 			addr = named
 		}
 	}
-	addr = addr.Unmap().WithZone("")
+	return addr.Unmap().WithZone("")
+}
+
+// peerOf returns the peer of a request. Requests with an unknown address share one.
+func peerOf(r *http.Request, forwarded bool) netip.Prefix {
+	addr := clientOf(r, forwarded)
 	bits := 32
 	if addr.Is6() {
 		bits = 64 // one client has that many

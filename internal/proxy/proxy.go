@@ -70,6 +70,8 @@ type Options struct {
 	// Propagate, if set, adds header fields to a request to the service, whose context is ctx:
 	// the trace context, for instance.
 	Propagate func(ctx context.Context, h http.Header)
+	// Access receives a record for each request, or for some of them: see Log. Default: none.
+	Access slog.Handler
 	// Parts are the background work of the proxy. Default: none.
 	Parts Parts
 }
@@ -80,6 +82,7 @@ type Proxy struct {
 	o      Options
 	limits Limits
 	memory memory
+	health health
 	totals
 	lifetime
 
@@ -97,6 +100,7 @@ type totals struct {
 	messages    messages
 	activity    dashboard.Activity
 	busy, runs  atomic.Int64 // requests that were refused, and that are in flight
+	requests    atomic.Int64 // of the access log
 	sayBusy     seldom
 }
 
@@ -123,7 +127,8 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 		o.Audit = o.ErrorLog.Handler()
 	}
 	p := &Proxy{store: store, o: o, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
-	p.unprotected.log, p.emits.log, p.writes.next, p.messages.counts = o.ErrorLog, o.ErrorLog, observe.Join(&p.activity, o.Observer), map[MessageCount]uint64{}
+	p.unprotected.log, p.emits.log, p.messages.counts = o.ErrorLog, o.ErrorLog, map[MessageCount]uint64{}
+	p.writes.next, p.health.parts = observe.Join(&p.activity, &p.health, o.Observer), map[string]bool{}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -133,7 +138,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	p.limits = c.Limits
 	p.memory.limit = int64(cmp.Or(c.Limits.Memory, DefaultMemory))
 	p.now = g
-	g.background.begin(o.ErrorLog, g.parts)
+	g.background.begin(o.ErrorLog, g.parts, &p.health)
 	p.end = sync.OnceValue(p.close)
 	return p, nil
 }
@@ -160,7 +165,7 @@ func (p *Proxy) Reload(c *Config) error {
 	p.now = g
 	old.background.stop()
 	if !p.draining.Load() {
-		g.background.begin(p.o.ErrorLog, g.parts)
+		g.background.begin(p.o.ErrorLog, g.parts, &p.health)
 	}
 	p.old.Go(func() {
 		old.requests.Wait()
@@ -217,6 +222,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.requests.Done()
 	v, r := p.newRequestState(w, r, g.manner)
 	defer v.leave()
+	if p.o.Access != nil {
+		defer v.logAccess(r, g, time.Now())
+	}
 	if v.admitted(peerOf(r, g.config.Forwarded)) {
 		g.serve(v, r)
 	} else {
@@ -327,6 +335,7 @@ func (g *generation) serve(w *requestState, r *http.Request) {
 		if len(g.config.Routes) == 0 && !g.reserved.keyed(r.Header) {
 			g.unprotected.keyless(r.Method)
 		}
+		w.class = rt.class()
 		w.protect()
 		rt.handler.ServeHTTP(w, r)
 	default:

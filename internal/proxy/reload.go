@@ -9,7 +9,7 @@ import (
 
 // fixed are the fields that cannot change while the proxy runs. The fields below reloadable can.
 var (
-	fixed      = []string{"listen", "tls", "namespace", "previous", "limits", "store", "admin.listen", "admin.tls", "admin.audit"}
+	fixed      = []string{"listen", "tls", "namespace", "previous", "limits", "store", "admin.listen", "admin.tls", "admin.audit", "log.access"}
 	reloadable = []string{"limits.waiters", "store.timeout", "store.sweep_every"}
 )
 

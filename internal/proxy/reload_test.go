@@ -9,7 +9,7 @@ import (
 
 // changeable are the fields that a reload changes. Any other field must be
 // refused when its value differs.
-var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "token_scope", "scope_label", "authorize", "encryption", "new_records", "reconcile", "relay", "consume", "routes", "unrouted",
+var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "token_scope", "scope_label", "authorize", "encryption", "new_records", "reconcile", "relay", "consume", "routes", "unrouted", "drain_delay", "grace", "log.level", "log.sample",
 	"replayed_header", "retry_after", "problem_base", "worker", "admin.tokens", "admin.token", "admin.token_file", "limits.waiters", "store.timeout", "store.sweep_every"}
 
 // leaves returns the paths of all fields that are no sections.

@@ -40,6 +40,9 @@ type response struct {
 	begun  bool  // the header was written
 	deaf   bool  // it is complete; further writes are dropped
 	broken error // the error of a write
+	status int   // 0: none was written
+	bytes  int64 // of its content
+	class  string
 }
 
 // directions are both sides of a client's connection. mu guards the fields and the deadlines.
@@ -169,11 +172,13 @@ func (v *requestState) WriteHeader(status int) {
 		v.deaf = true
 		return
 	case status >= 200 && !v.begun:
-		v.begun = true
+		v.begun, v.status = true, status
 		if v.last {
 			v.w.Header()["Connection"] = []string{"close"}
 		}
-	case status < 200 && status != http.StatusSwitchingProtocols:
+	case status == http.StatusSwitchingProtocols:
+		v.status = status
+	case status < 200:
 		stripHint(v.w.Header())
 	}
 	v.w.WriteHeader(status)
@@ -194,6 +199,7 @@ func (v *requestState) Write(p []byte) (n int, err error) {
 		v.deadline(v.control.SetWriteDeadline, &v.writing)
 		m, err := v.w.Write(p[n:min(len(p), n+maxPiece)])
 		v.done(v.control.SetWriteDeadline, &v.writing, false, m)
+		v.bytes += int64(m)
 		n += m
 		if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) {
 			v.broken = err

@@ -34,7 +34,8 @@ func (t *TLS) Config() (*tls.Config, error) {
 //   - /healthz: 200 as long as the process serves;
 //   - /readyz: 200 when the store answers, 503 when not, and while draining. While the store
 //     answers reads and no write succeeds (its disk is full), 200 with a text that begins with
-//     "degraded", because stored responses are still replayed;
+//     "degraded", because stored responses are still replayed. /readyz?verbose has a line more
+//     for the store, the last sweep, and each worker and relay;
 //   - /metrics, if there is a handler for it;
 //   - the page and the API of package dashboard, at the root.
 //
@@ -71,11 +72,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/healthz":
 		fmt.Fprintln(w, "ok")
 	case "/readyz":
-		if err := a.ready(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, cmp.Or(a.proxy.writes.degraded(time.Now()), "ready"))
+		a.serveReady(w, r)
 	case "/metrics":
 		tokens := a.proxy.current().config.tokens
 		_, known := dashboard.Bearer(r, tokens)
@@ -101,10 +98,35 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *AdminHandler) ready(ctx context.Context) error {
-	if a.draining.Load() {
-		return errors.New("draining")
+func (a *AdminHandler) serveReady(w http.ResponseWriter, r *http.Request) {
+	now, text, status := time.Now(), "ready", http.StatusOK
+	failed := a.reads(r.Context())
+	switch {
+	case a.draining.Load():
+		text, status = "draining", http.StatusServiceUnavailable
+	case failed != nil:
+		text, status = failed.Error(), http.StatusServiceUnavailable
+	default:
+		text = cmp.Or(a.proxy.writes.degraded(now), text)
 	}
+	if r.URL.Query().Has("verbose") {
+		text += "\nstore: " + cmp.Or(errorText(failed), "it answers") + a.proxy.health.text(now)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
+}
+
+// errorText is the text of an error, "" if there is none.
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// reads reports whether the store answers.
+func (a *AdminHandler) reads(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if _, err := a.proxy.store.Read(ctx, store.Digest("stet readyz", "-", "-")); err != nil {
