@@ -268,7 +268,7 @@ func shared(t *testing.T, a, b *fleet) (n int) {
 // until waits until a condition holds, or for two minutes.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !holds() && !t.Failed(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("after two minutes, this does not hold: %s", what)
 			return
