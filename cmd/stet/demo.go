@@ -18,7 +18,7 @@ func newDemo() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the effect of retries on a service, without stet and with it",
+		Short: "Show the effect of retries, without stet and with it",
 		Long: `demo starts a small payments service on a database in a temporary folder.
 Clients send each payment several times, time out and retry, while the service
 is killed and started again. demo does so without stet and then with it, and

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +26,8 @@ type finding struct {
 
 func newDoctor() *cobra.Command {
 	f := &storeFlags{}
-	var scratch bool
+	var readOnly bool
+	var mark string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether a store can keep the promises",
@@ -33,10 +35,23 @@ func newDoctor() *cobra.Command {
 settings, and whether expired records are removed. Then it claims, settles and
 replays an operation of its own, unless --read-only.
 
+With --watermark it also notices a store that was restored from an older backup:
+the file has the newest state that was seen. Keep it outside of the store's
+backups, and let one cron job run doctor.
+
 The exit status is 1 if anything is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := visit(cmd, f, !scratch)
+			if readOnly && mark != "" {
+				return usage{errors.New("--watermark writes a record; leave out --read-only")}
+			}
+			var restores []finding
+			found, err := visit(cmd, f, !readOnly, func(s *storage) {
+				if mark != "" {
+					restores = []finding{compareWatermark(cmd.Context(), s.Store, mark)}
+				}
+			})
+			found = append(found, restores...)
 			if err != nil {
 				return err
 			}
@@ -44,20 +59,29 @@ The exit status is 1 if anything is wrong.`,
 		},
 	}
 	f.add(cmd, cmd.Flags())
-	cmd.Flags().BoolVar(&scratch, "read-only", false, "do not run the operation on a scratch key")
+	cmd.Flags().StringVar(&mark, "watermark", "", "file with the newest state that was seen")
+	_ = cmd.MarkFlagFilename("watermark")
+	cmd.Flags().BoolVar(&readOnly, "read-only", false, "do not run the operation on a scratch key")
 	return cmd
 }
 
-// visit opens the store and examines it. An error is about the command line.
-func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, err error) {
+// visit opens the store and examines it, and then calls more, which may be nil. An error is about
+// the command line.
+func visit(cmd *cobra.Command, f *storeFlags, scratch bool, more func(*storage)) (found []finding, err error) {
 	err = f.with(cmd, func(s *storage) error {
 		found = append([]finding{ok("connects", "%s", s.place)}, examine(cmd.Context(), s, scratch)...)
+		if more != nil {
+			more(s)
+		}
 		return nil
 	})
 	if _, wrong := errors.AsType[usage](err); wrong {
 		return nil, err
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrNewerTables):
+		found = append(found, bad("version", describe(store.Record{}, err), "the server is up and was reached. Run the version of stet that migrated the tables, or a later one"))
+	case err != nil:
 		found = append(found, bad("connects", describe(store.Record{}, err), "is the server up, are address and password right, and does it have the settings that the store needs?"))
 	}
 	return found, nil
@@ -91,9 +115,9 @@ func report(out io.Writer, found []finding, asJSON bool) error {
 			if !f.OK {
 				mark = "✗"
 			}
-			fmt.Fprintf(out, "%s %-12s %s\n", mark, f.Check, f.Found)
+			fmt.Fprintf(out, "%s %-12s %s\n", mark, f.Check, wrapped(f.Found, 15))
 			if f.Do != "" {
-				fmt.Fprintf(out, "  %-12s → %s\n", "", f.Do)
+				fmt.Fprintf(out, "  %-12s → %s\n", "", wrapped(f.Do, 17))
 			}
 		}
 	}
@@ -101,6 +125,31 @@ func report(out io.Writer, found []finding, asJSON bool) error {
 		return fmt.Errorf("%d of %d checks failed", wrong, len(found))
 	}
 	return nil
+}
+
+// screen is the width of a line, in characters.
+const screen = 80
+
+// wrapped breaks a text at spaces into lines that fit the screen. All lines begin at the column
+// indent; the caller writes that of the first.
+func wrapped(text string, indent int) string {
+	var b strings.Builder
+	column := indent
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > screen:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
 }
 
 // examine checks an open store.

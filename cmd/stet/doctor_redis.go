@@ -19,7 +19,7 @@ var serverChecks = []struct {
 	name  string
 	check func(info map[string]string) (found, do string)
 }{
-	{"eviction", serverEviction}, {"durability", serverDurability}, {"failover", serverFailover}, {"publishing", serverPublishing},
+	{"eviction", serverEviction}, {"durability", serverDurability}, {"failover", serverFailover}, {"publishing", serverPublishing}, {"memory", serverMemory}, {"persistence", serverPersistence},
 }
 
 // redisServers examines the servers of a URL.
@@ -105,4 +105,30 @@ func serverPublishing(info map[string]string) (found, do string) {
 			"ACL SETUSER the user with the channels of the prefix, such as &stet:*; users have none by default"
 	}
 	return "waiting callers are notified when a run ends", ""
+}
+
+// fullShare is the share of maxmemory, in percent, above which a server is nearly full.
+const fullShare = 90
+
+func serverMemory(info map[string]string) (found, do string) {
+	used, _ := strconv.ParseFloat(info["used_memory"], 64)
+	limit, _ := strconv.ParseFloat(info["maxmemory"], 64)
+	if limit == 0 {
+		return fmt.Sprintf("%.0f MiB are used, without a limit (maxmemory)", used/(1<<20)), ""
+	}
+	share := 100 * used / limit
+	found = fmt.Sprintf("%.0f MiB of %.0f MiB are used (%.0f %%)", used/(1<<20), limit/(1<<20), share)
+	if share > fullShare {
+		return found + "; a full server refuses new operations", "raise maxmemory, or shorten the retention of results"
+	}
+	return found, ""
+}
+
+func serverPersistence(info map[string]string) (found, do string) {
+	for _, name := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
+		if status := info[name]; status != "" && status != "ok" {
+			return name + " is " + status + ": the server could not write to its disk", "look at the server's log and at the free space of its disk"
+		}
+	}
+	return "the last writes to disk have succeeded", ""
 }

@@ -28,7 +28,7 @@ func durability(ctx context.Context, s *storage) []finding {
 		found := settingsOf(postgresSettings, func(query string) (got string, err error) {
 			return got, store.Pool().QueryRow(ctx, query).Scan(&got)
 		})
-		return append(found, connections(ctx, store, o), rights(ctx, store, o))
+		return append(append(found, connections(ctx, store, o), rights(ctx, store, o)), postgresServer(ctx, store, o)...)
 	}
 	switch s.kind {
 	case "mysql":

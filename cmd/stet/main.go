@@ -56,16 +56,16 @@ func newRoot() *cobra.Command {
 		Use:   "stet",
 		Short: "Idempotency for HTTP, gRPC and messages: a retry gets the first outcome",
 		Long: `stet makes retries safe: it stores the first outcome of an operation, and every
-retry gets that same outcome.
+retry gets that same outcome. To see it work, for some ten seconds:  stet demo
 
-To see it work, for some ten seconds:  stet demo`,
+Exit status: 0 done, 1 failed or something is wrong, 2 wrong usage.`,
 		Version:       builtFrom(debug.ReadBuildInfo()).String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newDemo(), newDemoService(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
+	root.AddCommand(newDemo(), newDemoService(), newProxy(), newWorker(), newConsume(), newCheck(), newKeys(), newDoctor(), newSupportBundle(), newSweep(), newReconcile(), newMigrate(), newVerify(), newVersion(), newStoreTopic())
 	root.SetUsageFunc(usageFunc("\nFlags:\n", "\nGlobal Flags:\n", 80))
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	return root
