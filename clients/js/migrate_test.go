@@ -16,7 +16,7 @@ func TestMigrationsAreThoseOfGo(t *testing.T) { stettest.Migrations(t, "migratio
 // Go and npx stet migrate read and write the same record of versions.
 func TestMigrateWithoutGo_AgreesWithGo(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "pg@8.23.1")
+	dir := bare.dir(t)
 	npx := func(args ...string) string {
 		return rig.Run(t, dir, nil, "npx", append([]string{"--no-install", "stet", "migrate"}, args...)...)
 	}

@@ -16,7 +16,7 @@ import (
 // Do of Go and operation of Node return each other's values, under the fingerprint of canonical JSON.
 func TestDoAndOperationShareKeys(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "pg@8.23.1")
+	dir := bare.dir(t)
 	pool, url := ledger(t)
 	s, err := postgres.New(t.Context(), pool, postgres.Options{})
 	if err != nil {

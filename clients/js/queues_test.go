@@ -12,7 +12,7 @@ import (
 // Redis is real. The broker of Kafka is kfake.
 func TestConsumersOfQueuesKeepTheirPromises(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "pg@8.23.1", "bullmq@6.7.0", "ioredis@6.0.0", "kafkajs@2.2.4")
+	dir := newest.dir(t)
 	_, url := ledger(t)
 	cluster, err := kfake.NewCluster()
 	if err != nil {

@@ -36,6 +36,7 @@ func TestMigrationsAreThoseOfGo(t *testing.T) {
 
 // TestPythonMigratorHasTheSQLOfGo compares the scripts of both, also for names that need quotes.
 func TestPythonMigratorHasTheSQLOfGo(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][2]string{{"stet", "records"}, {"other", "records"}, {"stet", "payments"}, {`a"b x'y`, "records"}, {"operations", "stet"}, {"records", "records_fence"}} {
 		inGo := inGoMigrator(t, "up", "--show-sql", "--store-schema", names[0], "--store-table", names[1])
 		inPython := inPythonMigrator(t, "sql", "--schema", names[0], "--table", names[1])
@@ -47,6 +48,7 @@ func TestPythonMigratorHasTheSQLOfGo(t *testing.T) {
 
 // TestGoAndPythonMigratorsAgree migrates by one and asks the other, also after some of the steps.
 func TestGoAndPythonMigratorsAgree(t *testing.T) {
+	t.Parallel()
 	steps, err := postgres.Migrations(postgres.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package python
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,14 +19,11 @@ var (
 	newestOnce   sync.Once
 )
 
-// newest is a Python with the newest packages, in a folder that TestMain removes.
+// newest is a Python with the newest packages, in a folder that is removed after the last test.
 func newest(t *testing.T) string {
 	t.Helper()
 	newestOnce.Do(func() {
-		dir, err := os.MkdirTemp("", "stet-python-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := rig.Folder(t, "python")
 		install(t, dir, newestPackages...)
 		newestFolder = dir
 	})
@@ -39,6 +35,7 @@ func newest(t *testing.T) string {
 
 // TestPythonPackageWorksWithTheNewestVersions runs the tests in tests/newest, which need them, and the tests of tests/ that use drivers and frameworks most.
 func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
+	t.Parallel()
 	python := newest(t)
 	var kafka sync.Once
 	var brokers []string

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -27,24 +28,21 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 )
 
-func TestMain(m *testing.M) {
-	code := rig.Main(m).Run()
-	if newestFolder != "" {
-		_ = os.RemoveAll(newestFolder)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 // command is a program of Debian's Python, which has the packages that are needed.
 func command(t *testing.T, url string, args ...string) *exec.Cmd {
 	t.Helper()
-	const python = "/usr/bin/python3"
-	imports := "import asyncpg, fastapi, flask, psycopg, psycopg2, sqlalchemy, uvicorn"
-	if out, err := exec.Command(python, "-c", imports).CombinedOutput(); err != nil {
-		t.Fatalf("%s lacks packages; run: make services (%v: %s)", python, err, out)
+	if out, err := imports(); err != nil {
+		t.Fatalf("%s lacks packages; run: make services (%v: %s)", debian, err, out)
 	}
-	return commandOf(t, python, url, args...)
+	return commandOf(t, debian, url, args...)
 }
+
+const debian = "/usr/bin/python3"
+
+// imports imports the packages once: it takes a second.
+var imports = sync.OnceValues(exec.Command(debian, "-c", "import asyncpg, fastapi, flask, psycopg, psycopg2, sqlalchemy, uvicorn").CombinedOutput)
 
 // commandOf is a program of another Python.
 func commandOf(t *testing.T, python, url string, args ...string) *exec.Cmd {
@@ -88,6 +86,7 @@ func ledger(t *testing.T) (*postgres.Store, string) {
 // TestPythonPackageKeepsItsPromises runs the tests in tests/, each class over a database of
 // its own.
 func TestPythonPackageKeepsItsPromises(t *testing.T) {
+	t.Parallel()
 	list := command(t, "", "-c", "import unittest; names = set(); walk = lambda s: [walk(t) for t in s] if hasattr(s, '__iter__') else names.add(type(t := s).__module__+'.'+type(t).__name__); "+
 		"walk(unittest.defaultTestLoader.discover('tests')); print(*sorted(names))")
 	out, err := list.Output()

@@ -162,3 +162,19 @@ func (s *PostgresServer) Database(t testing.TB) string {
 	})
 	return s.URL(name)
 }
+
+// Folder makes a folder that tests of the binary share. It is removed after the last test.
+func Folder(t testing.TB, name string) string {
+	t.Helper()
+	shared.mu.Lock()
+	r, err := ofBinary()
+	shared.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(r.dir, name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
