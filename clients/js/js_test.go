@@ -197,7 +197,7 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 		if slices.Contains(env, "STET_MODE=functions") {
 			nodeTests(t, dir, env, 340, filepath.Join("test", "*.test.js"))
 		} else {
-			nodeTests(t, dir, env, 220, filepath.Join("test", "*.test.js"), "accepted.test.js", "client.test.js", "core.test.js") // they use no mode
+			nodeTests(t, dir, env, 220, filepath.Join("test", "*.test.js"), "accepted.test.js", "client.test.js", "core.test.js", "testing.test.js") // they need one mode
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestProgramsOfTheReadmeAreTheExamples(t *testing.T) {
 func TestPackedPackageHasItsFiles(t *testing.T) {
 	needNode(t)
 	out := rig.Run(t, ".", nil, "npm", "pack", "--dry-run", "--json", "--loglevel=error")
-	for _, want := range []string{"LICENSE", "README.md", "migrations/0004_rights.up.sql", "src/cli.js", "src/index.js", "src/index.d.ts", "src/sidecar.js", "src/express.js", "src/express.d.ts", "src/fastify.js", "src/fastify.d.ts", "src/hono.js", "src/hono.d.ts", "src/koa.js", "src/koa.d.ts", "src/nest.js", "src/nest.d.ts", "src/next.js", "src/next.d.ts", "src/client.js", "src/client.d.ts", "src/journal.js", "src/client/send.js"} {
+	for _, want := range []string{"LICENSE", "README.md", "migrations/0004_rights.up.sql", "src/cli.js", "src/index.js", "src/index.d.ts", "src/sidecar.js", "src/express.js", "src/express.d.ts", "src/fastify.js", "src/fastify.d.ts", "src/hono.js", "src/hono.d.ts", "src/koa.js", "src/koa.d.ts", "src/nest.js", "src/nest.d.ts", "src/next.js", "src/next.d.ts", "src/client.js", "src/client.d.ts", "src/journal.js", "src/testing.js", "src/testing.d.ts", "src/client/send.js"} {
 		if !strings.Contains(out, `"`+want+`"`) {
 			t.Errorf("the packed package lacks %s", want)
 		}

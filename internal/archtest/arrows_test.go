@@ -38,6 +38,7 @@ var arrows = []struct{ from, to string }{
 	{"observe/stetlog observe/stetmetrics observe/stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/test/stettest", "stet store observe"},
+	{"stettest", ""},
 	{"internal/echotest", "stet stethttp stethttp/adaptertest"},
 	{"internal/exchange", "stethttp"},
 	{"internal/test/stettest/sqlresult", "stet store stethttp internal/test/stettest"},
