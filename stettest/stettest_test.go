@@ -160,22 +160,12 @@ func rows(db *sql.DB) func(int) (int, error) {
 	}
 }
 
-func TestCheckAcceptsServicesWithStet(t *testing.T) {
-	t.Run("transaction", func(t *testing.T) {
-		handler, db, err := open(filepath.Join(t.TempDir(), "shop.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = db.Close() })
-		stettest.Check(t, handler, stettest.Service{Request: request, Effects: rows(db)})
-	})
-	t.Run("lease", func(t *testing.T) {
-		s := &shop{repeats: true, payments: map[string]int{}, stored: map[string][2]string{}}
-		engine := stethttp.Must(stet.New(memory.New(memory.Options{}), stet.Options{}))
-		t.Cleanup(func() { _ = engine.Close() })
-		once := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
-		stettest.Check(t, once.Handler(s), stettest.Service{Request: request, Effects: s.effects})
-	})
+func TestCheckAcceptsServiceWithLeases(t *testing.T) {
+	s := &shop{repeats: true, payments: map[string]int{}, stored: map[string][2]string{}}
+	engine := stethttp.Must(stet.New(memory.New(memory.Options{}), stet.Options{}))
+	t.Cleanup(func() { _ = engine.Close() })
+	once := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
+	stettest.Check(t, once.Handler(s), stettest.Service{Request: request, Effects: s.effects})
 }
 
 // serve is the program that is killed. Its state is in a file. It has a child process.
