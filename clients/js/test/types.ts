@@ -1,6 +1,7 @@
 // What the types of the client allow, for tsc.
 
 import { createClient, indexedDBJournal, memoryJournal, type Answer, type Options, type Pending } from '@stet-go/stet/client';
+import { check } from '@stet-go/stet/testing';
 
 const options: Options = { journal: typeof indexedDB === 'undefined' ? memoryJournal({ maxEntries: 10 }) : indexedDBJournal({ name: 'user-7' }), attempts: 3, authorize: async () => ({ Authorization: 'Bearer x' }), observe: ({ retryIn }) => console.log(retryIn) };
 const client = createClient(options);
@@ -16,3 +17,5 @@ await client.fetch('/pay', { body: '' });
 await client.fetch('/pay', { method: 'POST', body: new ReadableStream() });
 // @ts-expect-error: there is no such option
 createClient({ retries: 3 });
+
+void check({ start: (port) => ['node', 'server.js', String(port)], request: (n) => ({ path: '/payments', body: `${n}` }), effects: async (n) => n, patience: 1000 });
