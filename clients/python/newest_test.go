@@ -12,7 +12,7 @@ import (
 )
 
 // newestPackages are tested in the newest versions of PyPI; in those of Debian, too, if it has them.
-var newestPackages = []string{"aiokafka", "alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "pika", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
+var newestPackages = []string{"aiokafka", "alembic", "asyncpg", "celery", "django", "djangorestframework", "fastapi", "flask", "greenlet", "mcp>=2", "pika", "psycopg[binary]", "psycopg2-binary", "sqlalchemy", "uvicorn"}
 
 var (
 	newestFolder string
@@ -40,7 +40,7 @@ func TestPythonPackageWorksWithTheNewestVersions(t *testing.T) {
 	var kafka sync.Once
 	var brokers []string
 	for _, classes := range []string{
-		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pika", "test_aiokafka", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
+		"test_django.DjangoView", "test_django.DjangoRest", "test_djangoedges", "test_celery.Workers", "test_pika", "test_aiokafka", "test_agents_mcp", "test_pages", "test_operations", "test_migrate", "test_asgi test_flask test_endings",
 		"test_transactions", "test_services.FastapiPsycopgAsync", "test_services.FastapiSqlalchemyAsync", "test_services.FlaskSqlalchemy",
 	} {
 		t.Run(classes, func(t *testing.T) {

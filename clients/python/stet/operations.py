@@ -137,6 +137,12 @@ class Block:
         self._run: Run | None = None
         self._op = AsyncOperation(None, None)
 
+    @property
+    def id(self) -> bytes:
+        """The ID of the operation, as operators see it in hexadecimal digits."""
+        scope, key, print_, _ = self._of
+        return self._guard.sql.table.operation(self._guard.options.namespace, scope, key, print_).id
+
     async def _enter(self, kind: type[Operation]) -> Any:
         guard = self._guard
         scope, key, print_, name = self._of

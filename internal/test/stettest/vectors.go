@@ -44,6 +44,14 @@ type Vectors struct {
 		Fields [][2]string
 		Head   Hex
 	}
+	// Tools are texts of refused calls of tools, and keys with the reason why they are invalid.
+	Tools struct {
+		Texts []struct {
+			Problem, Execution, Why, Text string
+			Keyed                         bool
+		}
+		Keys []struct{ Key, Flaw string }
+	}
 }
 
 // Hex are bytes that are in hexadecimal in a file; none are not nil, which SQL would take for NULL.
