@@ -17,7 +17,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services size quick test $(addprefix test-in-,$(MODULES)) short lint versions-postgres alerts crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-tier bench-zookeeper bench-messages bench-async bench-endtoend bench-scale trips fuzz demo diagram tidy
+	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-tier bench-zookeeper bench-messages bench-async bench-endtoend bench-scale compare trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,6 +152,9 @@ bench-scale: services ## Measure operations at 10,000, a million and ten million
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages
+
+compare: services ## Send the same requests to services with stet and with 14 other libraries, and count the executions (20 min)
+	cd bench && $(GO) run ./compare -page ../docs/compare.md
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r f; do \

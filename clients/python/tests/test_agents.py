@@ -78,7 +78,7 @@ class Agents(unittest.TestCase):
         with self.tools.call("a key"):
             self.assertEqual(self.refused(pay, "o-2", 68003).problem, "key-invalid")
 
-    def test_a_call_whose_key_function_fails_is_refused(self) -> None:
+    def test_a_failing_key_function_refuses_the_call(self) -> None:
         for key in (lambda order, *_: {}[order], lambda *_: "", lambda *_: 7, lambda *_: "x" * 513):
             with self.assertLogs("stet", "ERROR"), self.tools.call("toolu_3"):  # which is no way out
                 refused = self.refused(self.tool(key=key), "o-3", 68004)

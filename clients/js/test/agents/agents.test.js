@@ -60,7 +60,7 @@ test('equal calls without a key are not one', async () => {
   assert.deepEqual(named(await refused(pay({ amount: 71003 }, { key: 'a key' }))), ['key-invalid', 'not executed']);
 });
 
-test('a call whose key function or scope function fails is refused', async () => {
+test('a key function or a scope function that fails refuses the call', async () => {
   for (const key of [({ of }) => of.order, () => '', () => 7, () => 'x'.repeat(513)]) {
     const error = await refused(payer(undefined, { key })({ amount: 71004 }, { key: randomUUID() })); // which is no way out
     assert.deepEqual(named(error), ['key-invalid', 'not executed']);
