@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet/internal/child"
 )
@@ -14,8 +15,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestStetPassesAllScenariosInATransaction. Its lease mode is in TestLeaseModeNeverExecutesTwice.
+// TestStetPassesAllScenariosInATransaction runs the service in Go, which needs no packages of other languages.
 func TestStetPassesAllScenariosInATransaction(t *testing.T) {
+	patience = 2 * time.Minute // on a machine under load
 	c, err := choose("^stet_tx$", "")
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func (r *result) twice(contender string) (n int) {
 // summary has one row for each contender.
 func (r *result) summary() string {
 	var b strings.Builder
-	b.WriteString("| | store | passed | executed twice | wrong, leaks, lost, fails open | differs, refused | stuck | unknown |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| | store | passed | executed twice | wrong, leaks, lost, fails open | differs, refused | stuck, 500 | unknown |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, group := range groups {
 		for _, c := range r.contenders {
 			if c.group != group {
@@ -48,7 +48,7 @@ func (r *result) summary() string {
 			}
 			applied := len(r.scenarios) - r.count(c.name, none)
 			fmt.Fprintf(&b, "| %s | %s | %d of %d | %d | %d | %d | %d | %d |\n", title, c.store, r.count(c.name, passed), applied, r.twice(c.name),
-				r.count(c.name, wrong, leaked, lost, open), r.count(c.name, differs, refused), r.count(c.name, stuck), r.count(c.name, unknown))
+				r.count(c.name, wrong, leaked, lost, open), r.count(c.name, differs, refused), r.count(c.name, stuck, failed), r.count(c.name, unknown))
 		}
 	}
 	return b.String()

@@ -54,11 +54,11 @@ func (t *trial) slow(seconds float64) request {
 }
 
 // patience is how long a client repeats a request.
-func (t *trial) patience() time.Duration { return 4*lease + 2*time.Second }
+var patience = 4*lease + 2*time.Second
 
 // insist repeats a request until it has a result, as a client does. A service that has ended is started again.
 func (t *trial) insist(i *instance, r request) (a answer, err error) {
-	for end := time.Now().Add(t.patience()); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		if err := i.ensure(t.ctx); err != nil {
 			return a, err
 		}
@@ -83,6 +83,9 @@ func (t *trial) judgeOf(key string, want int, answers ...answer) (string, error)
 			return unknown, nil
 		default:
 			t.note = fmt.Sprintf("%d %.200s", a.status, a.body)
+			if a.status == http.StatusInternalServerError {
+				return failed, nil
+			}
 			return stuck, nil
 		}
 		if !a.equal(answers[0]) {

@@ -1,6 +1,7 @@
 """A service in FastAPI, protected in the way of the variable WAY."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import socket
@@ -80,7 +81,13 @@ def fastapi_idempotency():
     from tortoise.contrib.fastapi import RegisterTortoise
 
     url = "asyncpg://" + URL.split("://")[1].split("?")[0]
-    app.router.lifespan_context = lambda app: RegisterTortoise(app, db_url=url, modules={"models": ["fastapi_idempotency.stores.tortoise"]}, generate_schemas=True)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app):
+        async with RegisterTortoise(app, db_url=url, modules={"models": ["fastapi_idempotency.stores.tortoise"]}, generate_schemas=True):
+            yield
+
+    app.router.lifespan_context = lifespan
     app.add_middleware(IdempotencyMiddleware, store=TortoiseStore(), scope=lambda request: request.headers["x-account"], lease_seconds=LEASE, heartbeat_seconds=LEASE / 3)
     plain(app)
 
