@@ -18,6 +18,7 @@ const (
 	leaked  = "leaks"      // the outcome of another account was replayed
 	differs = "differs"    // a retry had another response
 	stuck   = "stuck"      // retries had no result within the patience; nothing was executed twice
+	failed  = "500"        // the same, and every retry gets the error
 	unknown = "unknown"    // the same, and the responses say that the outcome is unknown
 	open    = "fails open" // executed without a record
 	refused = "refused"    // a request that must run did not
