@@ -238,7 +238,7 @@ func reply(do string, id int64) (int, map[string]string, []byte) {
 		header["Content-Type"] = "text/plain; charset=utf-8"
 		body = fmt.Appendf(nil, "bezahlt: %d €", id)
 	case "large":
-		body = fmt.Appendf(nil, `{"payment": %d, "note": "%0900000d"}`, id, 0)
+		body = fmt.Appendf(nil, `{"payment": %d, "note": "%0700000d"}`, id, 0)
 	case "headers":
 		header["Location"], header["X-Receipt"] = fmt.Sprint("/payments/", id), fmt.Sprint("r-", id)
 	}

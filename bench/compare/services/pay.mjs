@@ -28,7 +28,7 @@ function answer(what, id) {
     case 'nothing': return { status: 204, headers: {} };
     case 'bytes': return { status: 201, headers: { 'Content-Type': 'application/octet-stream' }, body: Buffer.concat([Buffer.from(Array.from({ length: 256 }, (_, i) => i)), Buffer.from(String(id))]) };
     case 'text': return { status: 201, headers: { 'Content-Type': 'text/plain; charset=utf-8' }, body: `bezahlt: ${id} €` };
-    case 'large': return { status: 201, headers: {}, body: { payment: id, note: 'x'.repeat(900_000) } };
+    case 'large': return { status: 201, headers: {}, body: { payment: id, note: 'x'.repeat(700_000) } };
     case 'headers': return { status: 201, headers: { Location: `/payments/${id}`, 'X-Receipt': `r-${id}` }, body: { payment: id } };
     default: return { status: 201, headers: {}, body: { payment: id } };
   }

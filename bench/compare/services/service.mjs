@@ -104,7 +104,7 @@ const ways = {
   async powertools_node() {
     const { IdempotencyConfig, makeIdempotent } = await import('@aws-lambda-powertools/idempotency');
     const { CachePersistenceLayer } = await import('@aws-lambda-powertools/idempotency/cache');
-    const config = new IdempotencyConfig({ eventKeyJmesPath: '[path, account, key]', payloadValidationJmesPath: 'request' });
+    const config = new IdempotencyConfig({ eventKeyJmesPath: '[path, account, key]' });
     config.registerLambdaContext({ getRemainingTimeInMillis: () => lease * 1000 }); // as Lambda's, whose time ends with the lease
     const run = makeIdempotent(async ({ key, account, request }) => {
       const { body, ...head } = await pay(key, account, request);
