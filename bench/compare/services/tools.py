@@ -49,7 +49,7 @@ def powertools_python():
 
     redis = urlsplit(os.environ["REDIS_URL"])
     store = RedisCachePersistenceLayer(host=redis.hostname, port=redis.port, ssl=False)
-    config = IdempotencyConfig(event_key_jmespath="[path, account, key]", payload_validation_jmespath="request")
+    config = IdempotencyConfig(event_key_jmespath="[path, account, key]")
 
     class Context:  # as Lambda's, whose time ends with the lease
         @staticmethod
