@@ -52,10 +52,10 @@ func (p *place) launch(ctx context.Context, c contender) (*instance, error) {
 		fmt.Sprint("LEASE=", lease.Seconds()), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH=" + filepath.Join(p.clients, "python")}
 	file := filepath.Join(p.services, c.program)
 	command := child.Command{Path: p.python, Args: []string{file}}
-	switch {
-	case c.program == inNode:
+	switch c.program {
+	case inNode:
 		command.Path = "node"
-	case c.program == "":
+	case "":
 		var err error
 		if command, err = child.Order(childEnv, order{c.name, p.url, p.redis.Addr(), lease}); err != nil {
 			return nil, err
