@@ -5,7 +5,7 @@ GO      ?= go
 # go.mod names, as its users build it; go.work is for editors.
 CONTRIB := $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
 PROOF   := internal/test/proof
-MODULES := . $(PROOF) bench examples store/dynamodb $(CONTRIB)
+MODULES := . $(PROOF) bench examples packaging store/dynamodb $(CONTRIB)
 export GOWORK := off
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
@@ -17,7 +17,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services size quick test $(addprefix test-in-,$(MODULES)) short lint versions-postgres alerts crashtest crashtest-long crashtest-postgres crashtest-client crashtest-messages crashtest-proxy crashtest-async crashtest-python crashtest-node crashtest-mixed crashtest-flow reconcile simulate model mutants \
-	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-tier bench-zookeeper bench-messages bench-async bench-endtoend bench-scale compare trips fuzz demo diagram tidy
+	bench bench-postgres bench-mysql bench-tx bench-sql bench-redis bench-tier bench-zookeeper bench-messages bench-async bench-endtoend bench-scale compare trips fuzz demo diagram tidy release-check release-packages
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -167,6 +167,16 @@ demo: ## What happens without stet and with it, in some seconds
 
 diagram: ## Write docs/state-machine.md anew from the transition table
 	$(GO) test -run StateMachine ./store -update
+
+VERSION ?= 0.0.0-dev.1
+release-packages: ## Build the packages of VERSION for all platforms in dist/ (10 min the first time)
+	cd packaging && $(GO) run . -version $(VERSION) -out ../dist
+
+release-check: services release-packages ## Check a release without publishing: build all packages twice, and test them (20 min)
+	cd packaging && GOCACHE=$$(mktemp -d) $(GO) run . -version $(VERSION) -out ../dist-again
+	diff --recursive --brief dist dist-again && rm -rf dist-again
+	cd packaging && $(GO) test ./... -count 1
+	$(GO) test ./internal/release -count 1
 
 tidy: ## Tidy the go.mod files
 	@for m in $(MODULES); do (cd $$m && $(GO) mod tidy) || exit 1; done

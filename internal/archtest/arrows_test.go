@@ -56,7 +56,7 @@ var arrows = []struct{ from, to string }{
 
 // modules are the folders of other modules. They may import anything but commands,
 // those of examples nothing internal either.
-var modules = []string{"internal/test/proof", "bench", "examples"}
+var modules = []string{"internal/test/proof", "bench", "examples", "packaging"}
 
 // standard are the packages that import the standard library only, and one another.
 var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/internal/rules", "store/memory", "observe/stetlog"}

@@ -1,11 +1,13 @@
 #!/usr/bin/env node
-// npx stet migrate: the tables of stet in PostgreSQL, without Go.
+// npx stet migrate: the tables of stet in PostgreSQL, without Go. All other commands are those of the program.
 
 import { parseArgs } from 'node:util';
 import { migrate, migrationStatus } from './migrate.js';
 import { migrationSQL } from './migrations.js';
+import { missing, run } from './program.js';
 
 const usage = `Usage: npx stet migrate up|status|sql [flags]
+       npx stet proxy|worker|keys|doctor|… [flags], by the program stet
 
   up      create or update the tables and functions, in one transaction
   status  show which steps are applied, and since when
@@ -80,8 +82,15 @@ async function main(args) {
   }
 }
 
-main(process.argv.slice(2)).catch((error) => {
+function report(error) {
   console.error(`stet: ${error.message.replace(/^stet: /, '')}`);
   if (error instanceof UsageError || error instanceof TypeError) console.error(`\n${usage}`);
   process.exitCode = error instanceof UsageError ? 2 : 1;
-});
+}
+
+const args = process.argv.slice(2);
+if (args.length === 0 || ['migrate', '--help', '-h'].includes(args[0])) {
+  main(args).catch(report);
+} else if (!run(args)) {
+  report(new UsageError(`${args[0]}: ${missing()}`));
+}

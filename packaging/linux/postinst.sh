@@ -1,0 +1,20 @@
+#!/bin/sh
+# Debian: configure [OLD-VERSION]. RPM: 1 after an installation, 2 after an upgrade.
+set -e
+case "$1" in
+configure | 1 | 2) ;;
+*) exit 0 ;;
+esac
+if ! getent group stet >/dev/null; then groupadd --system stet; fi
+if ! getent passwd stet >/dev/null; then
+	useradd --system --gid stet --home-dir /var/lib/stet --no-create-home --shell /usr/sbin/nologin stet
+fi
+install -d -o stet -g stet -m 0750 /var/lib/stet
+# The configuration can have secrets.
+chown root:stet /etc/stet /etc/stet/stet.yaml
+chmod 0750 /etc/stet
+chmod 0640 /etc/stet/stet.yaml
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+	systemctl try-restart stet.service
+fi
