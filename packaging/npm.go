@@ -63,7 +63,7 @@ func (r *release) npmClient() error {
 		return err
 	}
 	programs := make(map[string]string)
-	for _, p := range platforms { // also those that were not built now
+	for _, p := range platforms { // also if they were not built now
 		programs[fmt.Sprintf("@stet-go/stet-%s-%s", nodeOS[p.os], nodeArch[p.arch])] = r.version
 	}
 	description["version"], description["optionalDependencies"] = r.version, programs
