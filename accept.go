@@ -80,6 +80,7 @@ const (
 	sealedOutbox store.State = 0xf2
 
 	sealedReference store.State = 0xf3
+	sealedHistory   store.State = 0xf4
 )
 
 func (e *Engine) workStore() (store.WorkStore, error) {

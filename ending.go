@@ -151,6 +151,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
 	switch {
 	case l.hasOpenStep(), says == MayHaveExecuted && !repeat:
+		l.Explain(observe.Why{Err: err})
 		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.MarkUnknown(ctx))}
 	case permanent && marks&saysRepeatable == 0 && says != MayHaveExecuted && (says == NotExecuted || retry):
 		out = l.withoutEffect(out)
@@ -166,6 +167,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 		if !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 			out = l.p.failure(a.Failed)
 		}
+		l.Explain(observe.Why{Reason: observe.ReasonExhausted, Err: err})
 	}
 	out = out.readBy(l.p)
 	if err := l.Settle(ctx, out); err != nil {
@@ -176,6 +178,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 
 // releaseWith releases the run and returns the caller's error.
 func (l *Lease) releaseWith(ctx context.Context, err error, a Again, harmless bool) error {
+	l.Explain(observe.Why{Err: err})
 	a.After = min(max(a.After, 0), store.MaxDelay) // a value out of range must not keep the run from ending
 	a.effect = !harmless || l.Declared() == MayHaveExecuted
 	own, released := retryable(err), l.Release(ctx, a)

@@ -54,6 +54,7 @@ type stores struct {
 	works   store.WorkStore   // nil if not supported
 	outbox  store.OutboxStore // nil if not supported
 	watcher store.Watcher     // nil if not supported
+	history history
 }
 
 // waitingCalls are the calls that wait for the end of another run.
@@ -114,6 +115,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	e.works, _ = store.As[store.WorkStore](s)
 	e.outbox, _ = store.As[store.OutboxStore](s)
 	e.watcher, _ = store.As[store.Watcher](s)
+	e.history.to, _ = store.As[store.HistoryStore](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.renewer.init(e)
 	e.shortening = make(chan struct{}, maxShortening)
@@ -132,6 +134,7 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 	e.cancel()
 	e.wg.Wait()
+	e.flushHistory()
 	return nil
 }
 
@@ -146,7 +149,15 @@ func (e *Engine) background(f func(context.Context)) bool {
 	return true
 }
 
+// observe reports an event. If something went wrong, it adds it to the history of the operation.
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
+	(*event)(&ev).explain()
+	e.remember(ev)
+	e.report(ctx, ev)
+}
+
+// report reports an event.
+func (e *Engine) report(ctx context.Context, ev observe.Event) {
 	e.waiting.ends.signal(ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)

@@ -274,6 +274,12 @@ func (l *errorLog) write(ctx context.Context, to *slog.Logger, ev observe.Event)
 		list = append(list, slog.String("id", ev.ID.String()))
 	}
 	list = append(list, ev.Names()...)
+	if ev.Why != nil && ev.Why.Reason != "" {
+		list = append(list, slog.String("reason", string(ev.Why.Reason)))
+		if ev.Why.Status > 0 {
+			list = append(list, slog.Int("status", ev.Why.Status))
+		}
+	}
 	if skipped > 0 {
 		list = append(list, slog.Int("not_logged", skipped))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
@@ -58,7 +59,9 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, Label: rec.Label, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Err: lost})
+		why := observe.OperatorOf(ctx)
+		why.Text, why.Owner = strings.TrimPrefix(why.Text+" ("+v.words()+")", " "), rec.Owner
+		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, Label: rec.Label, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Why: &why, Err: lost})
 		return nil
 	case KindOf(err) == KindFenced:
 		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; read it again")}
@@ -81,6 +84,19 @@ func (v Resolution) State() store.State {
 	default:
 		return store.Unknown
 	}
+}
+
+// words returns the resolution in words, such as "it happened: completed".
+func (v Resolution) words() string {
+	switch v.kind {
+	case itHappened:
+		return "it happened: " + v.outcome.state().String()
+	case itDidNotHappen:
+		return "it did not happen"
+	case mayRunAgain:
+		return "it may run again"
+	}
+	return "it cannot be known"
 }
 
 // releaseNotHappened carries out ItDidNotHappen: it removes unresolved steps from the notes of
@@ -219,8 +235,15 @@ func (e *Engine) resolve(ctx context.Context, t *request, rec store.Record) (aga
 	var settle *Outcome
 	kind := observe.Resolved
 	resolution, sure := e.verify(ctx, t, rec)
+	why := observe.Why{Reason: observe.ReasonVerifier, Text: resolution.words(), Owner: rec.Owner}
 	if resolution.State() == store.Unknown {
+		if t.p.Verify != nil && sure && rec.Owner != t.req.Owner {
+			ev := t.event(observe.Resolved, rec, nil)
+			ev.Why = &why
+			e.remember(ev)
+		}
 		resolution = t.p.Stale
+		why = observe.Why{Reason: observe.ReasonPolicy, Text: resolution.words(), Owner: rec.Owner}
 	}
 	switch {
 	case rec.Owner == t.req.Owner:
@@ -262,7 +285,9 @@ func (e *Engine) resolve(ctx context.Context, t *request, rec store.Record) (aga
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, storeFailed(MayHaveExecuted, err)
 	}
-	e.observe(ctx, t.event(kind, rec, lost))
+	ev := t.event(kind, rec, lost)
+	ev.Why = &why
+	e.observe(ctx, ev)
 	return true, nil
 }
 
@@ -279,7 +304,9 @@ func (e *Engine) verify(ctx context.Context, t *request, rec store.Record) (v Re
 		v, err = t.p.Verify(bounded, st)
 	}
 	if err != nil {
-		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
+		ev := t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err))
+		ev.Why = &observe.Why{Reason: observe.ReasonVerifier, Text: "it failed", Owner: rec.Owner}
+		e.observe(ctx, ev)
 		return CannotKnow(), false
 	}
 	return v, true

@@ -44,7 +44,9 @@ type runState struct {
 	still     time.Duration       // how long an unknown effect may still take
 	openSteps map[string]struct{} // steps of StepOnce whose end is not stored
 
-	discarded  error // why the result was discarded
+	why        *observe.Why // what Explain, or the error of the handler, says
+	noRecord   bool         // the release deletes the record
+	discarded  error        // why the result was discarded
 	outbox     []Message
 	outboxSize int
 	committing bool // Emit fails from now on
@@ -254,7 +256,7 @@ func (r *Lease) MarkUnknown(ctx context.Context) error {
 	}
 	err := leave(ctx)
 	r.repeatLater(err, leave)
-	ev := observe.Event{Kind: observe.MarkedUnknown, ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
+	ev := observe.Event{Why: r.explanation(observe.MarkedUnknown), Kind: observe.MarkedUnknown, ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
 	case err == nil:
@@ -297,6 +299,7 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	if err := r.startEnding(ctx); err != nil {
 		return err
 	}
+	r.explainOutcome(out)
 	sealed := r.sealed(out)
 	fault.At(fault.SettleBefore)
 	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
@@ -333,6 +336,9 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	}
 	if err := r.startEnding(ctx); err != nil {
 		return err
+	}
+	if !r.taken && r.forgets(again) {
+		r.leavesNoRecord()
 	}
 	kind, to, call := observe.Released, store.Retryable, func(ctx context.Context) error { return r.release(ctx, again) }
 	if again.Uncounted {
@@ -467,7 +473,7 @@ func (r *Run) discardReason() error {
 // report sends the end of the run to the observer, and returns the caller's error.
 func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
 	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, Label: r.labelOf(r.rec), State: to, Fence: r.rec.Fence,
-		Attempt: r.rec.Attempt, Err: err}
+		Attempt: r.rec.Attempt, Why: r.explanation(kind), Err: err}
 	if r.e.o.Observer != nil {
 		ev.Elapsed = time.Since(r.begun)
 	}
@@ -486,6 +492,6 @@ func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err
 		ev.Kind, ev.State = observe.StoreFailed, store.Unknown
 		wrapped = &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: err}
 	}
-	r.e.observe(ctx, ev)
+	r.observe(ctx, ev)
 	return wrapped
 }

@@ -68,6 +68,7 @@ type Event struct {
 	Attempt int
 	Elapsed time.Duration // for Settled and Released: since the claim; for Claimed in lease mode: what the store took
 	Swept   store.Swept   // for Swept
+	Why     *Why          // if something went wrong, the cause; else nil
 	Err     error         // the error, if there is one; for Settled and Resolved: why the result was not stored
 }
 

@@ -354,6 +354,7 @@ func (c *call) outcome(run *stet.Run, rw *capture) stet.Outcome {
 		run.Declare(stet.MayHaveExecuted, 0)
 		return stet.Outcome{}
 	case c.says == undone:
+		run.Explain(observe.Why{Status: rw.status})
 		run.Declare(stet.NotExecuted, 0)
 		return stet.Outcome{}
 	case rw.invalid:

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -25,20 +24,6 @@ func ParseID(text string) (id ID, err error) {
 		}
 	}
 	return ID{}, invalid("an ID has %d hexadecimal digits in lower case", hex.EncodedLen(len(id)))
-}
-
-// Owner is the random identity of one attempt to claim. It is minted before
-// the claim is sent, so that a claim whose reply was lost recognises its own
-// record.
-type Owner [16]byte
-
-// String returns the owner in hexadecimal.
-func (o Owner) String() string { return hex.EncodeToString(o[:]) }
-
-// NewOwner returns a fresh random owner.
-func NewOwner() (o Owner) {
-	_, _ = rand.Read(o[:]) // never fails: see crypto/rand.Read
-	return o
 }
 
 // scopePrefix is how many bytes of an ID are its scope's. The others tell keys

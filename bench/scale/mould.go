@@ -50,7 +50,7 @@ func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size,
 	}
 	// A table that is made in the transaction needs no WAL, and its rows no VACUUM.
 	most, removed := size-size/late, 2*(size/late)
-	if err := exec("SET maintenance_work_mem = '512MB'", "BEGIN", "SET CONSTRAINTS ALL IMMEDIATE", "TRUNCATE stet.records"); err != nil {
+	if err := exec("SET maintenance_work_mem = '512MB'", "BEGIN", "SET CONSTRAINTS ALL IMMEDIATE", "TRUNCATE stet.records CASCADE"); err != nil {
 		return nil, err
 	}
 	if err := m.copy(ctx, conn.Conn(), "(FORMAT binary, FREEZE)", size, size+removed); err != nil {

@@ -292,6 +292,9 @@ func (k *keys) show(out io.Writer, rec admin.Record) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if err := showHistory(out, rec.History); err != nil {
+		return err
+	}
 	return showResult(out, rec)
 }
 

@@ -48,3 +48,19 @@ func printable(content []byte) string {
 	}
 	return b.String()
 }
+
+// showHistory prints what went wrong with an operation, one entry a line.
+func showHistory(out io.Writer, h admin.History) (err error) {
+	if h.HistoryError != "" {
+		_, err = fmt.Fprintf(out, "\nThe history cannot be read: %s\n", h.HistoryError)
+	}
+	if len(h.Entries) > 0 && err == nil {
+		_, err = fmt.Fprintln(out, "\nHISTORY")
+	}
+	for _, e := range h.Entries {
+		if err == nil {
+			_, err = fmt.Fprintln(out, admin.HistoryLine(e))
+		}
+	}
+	return err
+}

@@ -36,10 +36,16 @@ type Record struct {
 	Fence       int64  `json:"fence,string"`
 	Fingerprint string `json:"fingerprint"`
 	Lease
-	Gone   bool   `json:"gone"`
-	Damage string `json:"damage,omitempty"` // why it cannot be read; of its other fields only digests and the fence may be known
+	Kept
 	Times
 	Outcome
+	History
+}
+
+// Kept says whether a record can be read and has its result.
+type Kept struct {
+	Gone   bool   `json:"gone"`             // the result is discarded
+	Damage string `json:"damage,omitempty"` // why it cannot be read; of its other fields only digests and the fence may be known
 }
 
 // Names are an operation's names for people.
@@ -86,7 +92,7 @@ const Damaged = "damaged"
 func NewRecord(rec store.Record) Record {
 	label, ref := store.CutScopeLabel(rec.Label.Ref)
 	kept := store.UnpackKept(ref)
-	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence, Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone,
+	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence, Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Kept: Kept{Gone: rec.Gone},
 		Label: Label{Names: Names{rec.Label.Class, rec.Label.Name, kept.Ref, printable(label)}, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key)}}
 	if r.Damage = rec.Damage; r.Damage != "" {
 		r.State = Damaged
@@ -121,8 +127,19 @@ func (r Record) Settled() bool {
 	return r.State == store.Completed.String() || r.State == store.Failed.String()
 }
 
-// Note explains the state to an operator.
+// Note explains the state to an operator, with the last reason if something went wrong.
 func (r Record) Note() string {
+	note := r.note()
+	switch {
+	case r.LastReason == "":
+		return note
+	case note == "":
+		return r.LastReason
+	}
+	return note + " (" + r.LastReason + ")"
+}
+
+func (r Record) note() string {
 	switch {
 	case r.Damage != "":
 		return "it can only be expired: " + r.Damage

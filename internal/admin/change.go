@@ -208,4 +208,5 @@ type Stood struct {
 	State   string `json:"state"`
 	Fence   int64  `json:"fence,string"`
 	Attempt int    `json:"attempt"`
+	Reason  string `json:"reason,omitempty"` // the last one of its history
 }

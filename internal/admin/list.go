@@ -44,6 +44,9 @@ type Page struct {
 	// records before Next.
 	Complete bool   `json:"complete"`
 	Next     string `json:"next,omitempty"` // continues an incomplete list: Query.After
+
+	NoHistory    bool   `json:"no_history,omitempty"`    // the store has no histories
+	HistoryError string `json:"history_error,omitempty"` // why the last reasons could not be read
 }
 
 var orders = map[string]func(a, b Record) int{
@@ -139,10 +142,10 @@ func (l *Local) List(ctx context.Context, q Query) (Page, error) {
 	if err := q.Check(); err != nil {
 		return Page{}, refuse(Invalid, err.Error())
 	}
-	page := Page{Records: []Record{}}
+	page, found := Page{Records: []Record{}}, map[string]store.Record{}
 	add := func(rec store.Record) {
 		if r := NewRecord(rec); q.match(r) && l.identified(ctx, q, rec) {
-			page.Records = append(page.Records, r)
+			page.Records, found[r.ID] = append(page.Records, r), rec
 		}
 	}
 	var err error
@@ -158,6 +161,7 @@ func (l *Local) List(ctx context.Context, q Query) (Page, error) {
 	q.sort(page.Records)
 	from := min(q.Offset, page.Total)
 	page.Records = page.Records[from:min(from+cmp.Or(q.Limit, DefaultLimit), page.Total)]
+	l.addReasons(ctx, &page, found)
 	return page, nil
 }
 

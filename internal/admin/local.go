@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -83,6 +85,7 @@ func (l *Local) Get(ctx context.Context, id store.ID, result bool) (Record, erro
 		return Record{}, err
 	}
 	r := NewRecord(rec)
+	l.addHistory(ctx, &r, rec)
 	switch {
 	case result && !rec.Result.IsZero():
 		err = l.show(ctx, &r)
@@ -150,7 +153,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 		return Entry{}, l.changed(&shown)
 	}
 	e := Entry{Actor: Actor{Who: c.Actor, Says: c.Says, Via: c.Via}, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope, Names: shown.Names,
-		From: Stood{shown.State, shown.Fence, shown.Attempt}, To: c.To()}
+		From: Stood{shown.State, shown.Fence, shown.Attempt, l.reason(ctx, rec)}, To: c.To()}
 	if c.DryRun {
 		if why := Possible(c.Action, shown); why != "" {
 			return e, &Error{Condition: NotPossible, Detail: why, Now: &shown}
@@ -183,7 +186,7 @@ func (l *Local) do(ctx context.Context, shown store.Record, c Change, resolution
 		return l.cancel(ctx, shown)
 	}
 	if c.Action != Expire {
-		return l.Engine.Resolve(ctx, shown, c.Class, resolution)
+		return l.Engine.Resolve(observe.WithOperator(ctx, cmp.Or(c.Says, c.Actor), c.Reason), shown, c.Class, resolution)
 	}
 	browser, err := l.browser()
 	if err != nil {

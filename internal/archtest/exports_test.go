@@ -16,7 +16,7 @@ import (
 var update = flag.Bool("update", false, "write the lists of exported names anew")
 
 // maxRoot is what the root may export, methods and constants counted, in version 1.
-const maxRoot = 110
+const maxRoot = 112
 
 // TestExportedNamesAreListed compares the exported names of each public package with
 // testdata/exports, so that a change of them is seen in review.

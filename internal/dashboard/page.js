@@ -71,6 +71,12 @@ const stateOf = (r) => (r.dead ? "dead" : r.state);
 const encrypted = (r) => (r.ref || "").startsWith("sealed:");
 
 function noteOf(r) {
+  const note = stateNote(r);
+  if (!r.last_reason) return note;
+  return note ? note + " (" + r.last_reason + ")" : r.last_reason;
+}
+
+function stateNote(r) {
   if (r.dead) return "its lease has run out";
   if (r.damage) return "it can only be expired: " + r.damage;
   if (r.state === "running") return "lease for " + r.lease_left;
@@ -293,6 +299,7 @@ function describe(r) {
 function present(r) {
   shown = r;
   describe(r);
+  showHistory(r);
   const settled = r.state === "completed" || r.state === "failed" || r.state === "damaged"; // it can be expired
   const open = r.dead || r.state === "unknown";
   const job = r.state === "accepted" || r.state === "running" && !r.dead; // it can be cancelled, if it is one
@@ -311,6 +318,17 @@ function present(r) {
   el("c-question").textContent = settled ? "Change the result?" : job ? "End the job?" : "Was it executed?";
   el("c-want").textContent = short(r.id);
   chosen();
+}
+
+// showHistory shows what went wrong with an operation, oldest first.
+function showHistory(r) {
+  const lines = (r.history || []).map((e) => make("li", moment(e.at) + " – " + (e.sealed ? "encrypted with a key that this process does not have" : [
+    "attempt " + e.attempt, e.event, e.reason, e.process ? "process " + e.process + " on " + e.host : "", e.status ? "status " + e.status : "", e.by, e.text, e.error,
+  ].filter(Boolean).join(", "))));
+  if (r.no_history) lines.push(make("li", "The store has no histories."));
+  if (r.history_error) lines.push(make("li", "The history cannot be read: " + r.history_error));
+  el("d-history").replaceChildren(...lines);
+  el("d-history-title").hidden = el("d-history").hidden = !lines.length;
 }
 
 el("d-close").addEventListener("click", () => el("detail").close());

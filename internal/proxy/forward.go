@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -95,24 +96,27 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 		if !t.unread.Load() && v == http.ErrAbortHandler { //nolint:errorlint // the very value
 			return // the client has left: the service's response stands
 		}
-		f.leave(run, t, "the response broke off")
+		f.leave(run, t, "the response broke off", observe.Why{Reason: observe.ReasonReset})
 		if v != http.ErrAbortHandler { //nolint:errorlint // see above
 			panic(v)
 		}
 	}()
 	f.proxy.ServeHTTP(w, r)
 	if t.unread.Load() { // without a server around it, httputil returns as if the response was complete
-		f.leave(run, t, "the response broke off")
+		f.leave(run, t, "the response broke off", observe.Why{Reason: observe.ReasonReset})
 	}
 }
 
 // leave makes the operation unknown.
-func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
+func (f *forwarder) leave(run *stet.Run, t *trip, why string, cause observe.Why) {
+	if run.Explain(cause); cause.Err == nil {
+		run.Explain(observe.Why{Err: errors.New(why)})
+	}
 	what := "proxy: the outcome of an operation is unknown: "
 	if t.route.Settles == settlesService {
 		what = "proxy: the service has not answered; its settled outcome counts: "
 	}
-	f.log.Warn(what+why, operation(run, t.route.class()))
+	f.log.Warn(what+why, operation(run, t.route.class()), slog.String("reason", string(cause.Reason)))
 	run.Declare(stet.MayHaveExecuted, t.route.after)
 }
 
@@ -215,9 +219,10 @@ func (f *forwarder) response(res *http.Response) error {
 	res.Body = &responseBody{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
 	switch {
 	case execution == none:
+		run.Explain(observe.Why{Reason: observe.ReasonDeclared, Status: res.StatusCode})
 		run.Declare(stet.NotExecuted, 0)
 	case slices.Contains(t.route.Unknown, res.StatusCode):
-		f.leave(run, t, "the service's status says so")
+		f.leave(run, t, "the service's status says so", observe.Why{Reason: observe.ReasonDeclared, Status: res.StatusCode})
 	case execution == executed:
 		stethttp.Executing(ctx)
 	default:
@@ -241,6 +246,13 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		return
 	}
+	cause := observe.Why{Reason: observe.ReasonOf(err), Err: errors.New(logError(err))}
+	if cause.Reason == observe.ReasonDeclared { // nothing else is known of it
+		cause.Reason = observe.ReasonUnreadable
+	}
+	if t.untouched() {
+		run.Explain(cause)
+	}
 	if t.untouched() && t.job {
 		t.unreached, t.why = true, logError(err)
 		return
@@ -251,7 +263,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		problems.refuse(w, &upstreamUnreachable)
 		return
 	}
-	f.leave(run, t, logError(err))
+	f.leave(run, t, logError(err), cause)
 	problems.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
 }
 

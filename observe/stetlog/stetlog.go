@@ -27,7 +27,7 @@ type Options struct {
 // New returns an observer that logs. It is safe for concurrent use.
 //
 // Each line is "stet: " and the event's name, with the attributes id, class,
-// name, ref, scope_label, state, attempt, fence, elapsed and error, if there are any. From the level warn on, id is the
+// name, ref, scope_label, state, attempt, fence, elapsed, reason, status (that the service answered) and error, if there are any. From the level warn on, id is the
 // full ID, for 'stet keys get --id'. Below, it is the part that differs between the keys of a scope.
 func New(o Options) observe.Observer { return &observer{o} }
 
@@ -91,6 +91,12 @@ func attributes(ev observe.Event, level slog.Level) []slog.Attr {
 	}
 	if ev.Elapsed > 0 {
 		list = append(list, slog.Duration("elapsed", ev.Elapsed))
+	}
+	if ev.Why != nil && ev.Why.Reason != "" {
+		list = append(list, slog.String("reason", string(ev.Why.Reason)))
+		if ev.Why.Status > 0 {
+			list = append(list, slog.Int("status", ev.Why.Status))
+		}
 	}
 	if ev.Err != nil {
 		list = append(list, slog.Any("error", ev.Err))

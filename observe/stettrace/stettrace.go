@@ -18,8 +18,8 @@
 // a verifier or an operator resolved has none.
 //
 // Attributes are the event's name, class, state, attempt and digest of the
-// operation (stet.event, stet.class, stet.state, stet.attempt, stet.id), its reference and the
-// label of its scope (stet.ref, stet.scope_label) and stet.replayed. No key, scope, path or body is in a span, and no text of an
+// operation (stet.event, stet.class, stet.state, stet.attempt, stet.id), its reference, the
+// label of its scope (stet.ref, stet.scope_label) stet.replayed, and stet.reason if something went wrong. No key, scope, path or body is in a span, and no text of an
 // error, which may quote them.
 //
 // Without the middleware (stet.Do, consumers of messages), each event of a caller becomes an event
@@ -52,6 +52,7 @@ const (
 	keyAttempt  = attribute.Key("stet.attempt")
 	keyID       = attribute.Key("stet.id")
 	keyReplayed = attribute.Key("stet.replayed")
+	keyReason   = attribute.Key("stet.reason")
 )
 
 // Options configure a Tracer. The zero value is usable.
@@ -85,7 +86,11 @@ func eventName(ev observe.Event) string { return "stet." + ev.Kind.String() }
 
 // attributes returns the attributes of an event.
 func attributes(ev observe.Event) []attribute.KeyValue {
-	return append(identity(ev), keyEvent.String(ev.Kind.String()), keyState.String(ev.State.String()),
+	list := identity(ev)
+	if ev.Why != nil && ev.Why.Reason != "" {
+		list = append(list, keyReason.String(string(ev.Why.Reason)))
+	}
+	return append(list, keyEvent.String(ev.Kind.String()), keyState.String(ev.State.String()),
 		keyReplayed.Bool(ev.Kind == observe.Replayed))
 }
 

@@ -26,7 +26,8 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a store.WorkStore, store.OutboxStore, store.Watcher, store.Sweeper and store.Browser in memory.
+// Store is a store.WorkStore, store.OutboxStore, store.Watcher, store.Sweeper, store.Browser and
+// store.HistoryStore in memory.
 type Store struct {
 	o     Options
 	start time.Time // instants are relative to it, by the monotonic clock
@@ -45,12 +46,13 @@ type Store struct {
 
 // shard has the entries whose IDs end alike.
 type shard struct {
-	mu     sync.Mutex
-	index  map[store.ID]int // of the entries
-	chunks [][]entry        // see at: few large objects, for the garbage collector
-	n      int              // entries held
-	cursor int              // of the sweep
-	_      [64]byte         // so that no two locks share a cache line
+	mu        sync.Mutex
+	index     map[store.ID]int                  // of the entries
+	chunks    [][]entry                         // see at: few large objects, for the garbage collector
+	n         int                               // entries held
+	cursor    int                               // of the sweep
+	histories map[store.ID][]store.HistoryEntry // nil if there are none
+	_         [64]byte                          // so that no two locks share a cache line
 }
 
 // shard returns the shard of an ID.
@@ -263,6 +265,7 @@ func (s *Store) current(id store.ID, now instant) *entry {
 // remove deletes the entry at place i and moves the last entry there. The caller holds sh.mu.
 func (s *Store) remove(sh *shard, i int) {
 	delete(sh.index, sh.at(i).id)
+	delete(sh.histories, sh.at(i).id)
 	s.n.Add(-1)
 	sh.n--
 	if last := sh.at(sh.n); i != sh.n {

@@ -33,7 +33,7 @@ var advice = map[uint16]string{
 	errDiskFull:      "the server's disk is full",
 	errTooMany:       "the server takes no more connections; raise max_connections or lower the pools",
 	errNoDatabase:    "the user has no right to the database",
-	errForbidden:     "the user lacks a right; GRANT SELECT, INSERT, UPDATE, DELETE ON stet_records and stet_meta",
+	errForbidden:     "the user lacks a right; GRANT SELECT, INSERT, UPDATE, DELETE ON stet_records, stet_history and stet_meta",
 	errNoTable:       "the tables do not exist; run 'stet migrate up', or call mysql.Migrate",
 	errTooLarge:      "max_allowed_packet of the server is too small, or was lowered; restart the process",
 	errLockWait:      "another transaction has the record locked",

@@ -12,7 +12,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // The primary key is the only unique index: a duplicate of it locks one row, and not the gap before
 // it, at every isolation level. fence is drawn from the counter of AUTO_INCREMENT, which no deletion
@@ -74,11 +74,21 @@ var schemaSteps = []string{
 		TIMESTAMPADD(MICROSECOND, forget, TIMESTAMP'1970-01-01 00:00:00') AS forget_at, TIMESTAMPADD(MICROSECOND, queue_due, TIMESTAMP'1970-01-01 00:00:00') AS queue_due,
 		lower(hex(fingerprint)) AS fingerprint, lower(hex(owner)) AS owner
 		FROM {records}`,
+	`CREATE TABLE IF NOT EXISTS {history} (
+		seq     BIGINT           NOT NULL AUTO_INCREMENT PRIMARY KEY,
+		id      BINARY(32)       NOT NULL,
+		fence   BIGINT           NOT NULL,
+		attempt INT              NOT NULL,
+		at      BIGINT           NOT NULL,
+		data    VARBINARY(4096)  NOT NULL,
+		KEY stet_id (id, seq)
+	) ENGINE=InnoDB ROW_FORMAT=DYNAMIC`,
 	`INSERT IGNORE INTO {meta} (one, version, flushes) VALUES (1, 1, 0)`,
+	`UPDATE {meta} SET version = 2 WHERE one = 1 AND version < 2`,
 }
 
-// Migrate makes the tables in the database that dsn names, unless they exist: stet_records, stet_meta
-// and the view stet_operations, with times in UTC. The user needs the right to create tables and views.
+// Migrate makes the tables in the database that dsn names, unless they exist: stet_records, stet_meta,
+// stet_history and the view stet_operations, with times in UTC. The user needs the right to create tables and views.
 // Several processes can call it at the same time.
 func Migrate(ctx context.Context, dsn string) error {
 	config, err := parse(dsn)

@@ -33,14 +33,14 @@ type statements struct {
 }
 
 // names are those of tables and a view.
-type names struct{ records, meta, view string }
+type names struct{ records, meta, history, view string }
 
 // batch is what the statements of a batch begin with, or end with.
 type batch struct{ begin, lock, header, insert, replace string }
 
 func statementsOf(database string) (t statements) {
 	quoted := "`" + strings.ReplaceAll(database, "`", "``") + "`."
-	t.records, t.meta, t.view = quoted+"stet_records", quoted+"stet_meta", quoted+"stet_operations"
+	t.records, t.meta, t.history, t.view = quoted+"stet_records", quoted+"stet_meta", quoted+"stet_history", quoted+"stet_operations"
 	all := strings.Split(strings.ReplaceAll(whole, " ", ""), ",")
 	t.read = t.fill(`SELECT ` + bare + `, ` + headerColumns + ` FROM {records} WHERE id = ?`)
 	t.look = t.fill(`SELECT ` + whole + `, ` + headerColumns + ` FROM {records} WHERE id = ?`)
@@ -73,7 +73,7 @@ func statementsOf(database string) (t statements) {
 const nowColumn = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
 func (t *statements) fill(text string) string {
-	return strings.NewReplacer("{records}", t.records, "{meta}", t.meta, "{view}", t.view).Replace(text)
+	return strings.NewReplacer("{records}", t.records, "{meta}", t.meta, "{history}", t.history, "{view}", t.view).Replace(text)
 }
 
 // list is "(?, ?, ?)" with n marks.

@@ -84,6 +84,7 @@ func (w *sweeping) statements() (string, []any) {
 	add(`UPDATE {records} FORCE INDEX (PRIMARY) SET state = 5, settled = ?, lease = NULL, due = NULL, conn = NULL, queue = '`+unknowns+`', queue_due = NULL WHERE id IN `, w.unknown, w.now)
 	add(`UPDATE {records} FORCE INDEX (PRIMARY) SET state = 6, settled = ?, lease = ?, due = NULL, conn = NULL WHERE id IN `, w.again, w.now, w.now)
 	add(`DELETE r FROM {records} AS r FORCE INDEX (PRIMARY) WHERE r.id IN `, w.forgotten)
+	add(`DELETE FROM {history} WHERE id IN `, w.forgotten)
 	add(`UPDATE {records} FORCE INDEX (PRIMARY) SET expires = IF(gone, expires, LEAST(expires, ?)), gone = 1, status = NULL, content_type = NULL, head = NULL, body = NULL,
 		due = forget WHERE id IN `, w.expired, w.now)
 	add(`UPDATE {records} FORCE INDEX (PRIMARY) SET due = ? WHERE id IN `, w.late, w.now+span(sweepDamagedEvery))

@@ -20,7 +20,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 4
+const schemaVersion = 5
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -37,6 +37,7 @@ const (
 type names struct {
 	schema, table        string // of Options, unquoted
 	records, fence, meta string // schema-qualified and quoted
+	history              string // of the records
 	view                 string // of the records, unquoted
 	channel              string // of notifications, unquoted
 }
@@ -60,6 +61,7 @@ func newNames(o Options) (n names, err error) {
 	}
 	n.records = pgx.Identifier{n.schema, n.table}.Sanitize()
 	n.fence = pgx.Identifier{n.schema, n.table + "_fence"}.Sanitize()
+	n.history = pgx.Identifier{n.schema, n.table + "_history"}.Sanitize()
 	n.meta = pgx.Identifier{n.schema, n.table + "_schema"}.Sanitize()
 	// In a schema of the service's, "operations" may be a table of its own.
 	if n.view = "operations"; n.schema != defaultSchema || n.table != defaultTable {
@@ -93,6 +95,7 @@ func (n names) replacer() *strings.Replacer {
 		`"records_schema"`, quoted(n.table + "_schema"),
 		`"records_emitted"`, quoted(n.table + "_emitted"),
 		`"records_empty"`, quoted(n.table + "_empty"),
+		`"records_history"`, quoted(n.table + "_history"),
 		`'` + defaultTable + `'`, literal(n.table),
 	}
 	for _, f := range functions {

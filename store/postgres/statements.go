@@ -32,6 +32,7 @@ type leaseStatements struct {
 // operatorStatements are the statements of operators.
 type operatorStatements struct {
 	browse, browseOpen, expire, replace *statement
+	addHistory, history                 *statement
 }
 
 // workStatements are the statements of accepted operations and their messages.
@@ -268,7 +269,7 @@ func reading(st *statement) *statement {
 
 // filling puts names and states into templates.
 func filling(n names) func(string) string {
-	pairs := []string{"{records}", n.records, "{fence}", literal(n.fence), "{channel}", literal(n.channel),
+	pairs := []string{"{records}", n.records, "{history}", n.history, "{fence}", literal(n.fence), "{channel}", literal(n.channel),
 		"{notify}", "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL",
 		"{most}", strconv.Itoa(dueBytes), "{names}", strconv.Itoa(store.MaxDueNames)}
 	for state := store.Running; state <= store.Accepted; state++ {
@@ -297,6 +298,8 @@ func newStatements(n names) statements {
 		sweep:       make(sqlSweep),
 		confirm:     make(sqlConfirm),
 	}, operatorStatements: operatorStatements{
+		addHistory: make(sqlAddHistory),
+		history:    reading(make(sqlHistory)),
 		browse:     reading(make(sqlBrowse)),
 		browseOpen: reading(make(sqlBrowseOpen)),
 		expire:     make(sqlExpire),

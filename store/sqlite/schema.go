@@ -107,6 +107,21 @@ FROM stet_records;
 UPDATE stet_meta SET schema = 3 WHERE one = 1;
 `
 
+// The troubles of records; most have none. The sweep deletes them with the record. A record that
+// is claimed again is another row, with the same history. The table is not part of the version, which
+// the statements of services compare: programs that do not know it work beside it.
+const schemaHistory = `
+CREATE TABLE IF NOT EXISTS stet_history (
+	seq     INTEGER PRIMARY KEY,
+	id      BLOB    NOT NULL,
+	fence   INTEGER NOT NULL,
+	attempt INTEGER NOT NULL,
+	at      INTEGER NOT NULL,
+	data    BLOB    NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS stet_history_id ON stet_history (id, seq);
+`
+
 // Limits of memory and files. A short log is overwritten, which is faster than a growing one. The page
 // cache is small because a commit that has split pages goes through all of it.
 const (
@@ -158,7 +173,11 @@ func (s *Store) prepare(ctx context.Context) error {
 		return s.explain("open", err, s.path)
 	}
 	w, err := readWindow(ctx, conn)
-	if err == nil && w.Version < schemaVersion {
+	complete := false
+	if err == nil {
+		err = conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'stet_history_id')").Scan(&complete)
+	}
+	if err == nil && (w.Version < schemaVersion || w.Version == schemaVersion && !complete) {
 		w, err = migrate(ctx, conn)
 	}
 	if err == nil {
@@ -226,10 +245,10 @@ func migrate(ctx context.Context, conn *sql.Conn) (w rules.Window, err error) {
 		return w, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	if w, err = readWindow(ctx, tx); err != nil || w.Version >= schemaVersion {
+	if w, err = readWindow(ctx, tx); err != nil || w.Version > schemaVersion {
 		return w, err
 	}
-	for _, step := range steps[w.Version:] {
+	for _, step := range append(steps[w.Version:], schemaHistory) {
 		if _, err := tx.ExecContext(ctx, step); err != nil {
 			return w, err
 		}

@@ -51,7 +51,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a store.WorkTxStore, store.Sweeper and store.Browser in an SQLite file. It
+// Store is a store.WorkTxStore, store.Sweeper, store.Browser and store.HistoryStore in an SQLite file. It
 // is safe for concurrent use, and so is the file for several processes of one host.
 type Store struct {
 	o    Options

@@ -30,6 +30,11 @@ const (
 	qDeleteNameless
 	qRelayed
 	qTrust
+	qHistoryStart
+	qHistoryFull
+	qAddHistory
+	qHistory
+	qForgetHistory
 	queries // how many there are
 )
 
@@ -90,6 +95,13 @@ var sqlText = [queries]string{
 	qDeleteNameless: `DELETE FROM stet_records WHERE fence = ? AND length(id) <> 32`,
 
 	qRelayed: `UPDATE stet_records SET work = NULL, relay_due = NULL, forget = ?, due = CASE WHEN gone THEN ? ELSE min(expires, ?) END WHERE fence = ?`,
+
+	qHistoryStart: `DELETE FROM stet_history WHERE id = ? AND fence < ?`,
+	qHistoryFull: `DELETE FROM stet_history WHERE seq = (SELECT seq FROM stet_history WHERE id = ?1 ORDER BY seq LIMIT 1 OFFSET ?2)
+		AND (SELECT count(*) FROM stet_history WHERE id = ?1) >= ?3`,
+	qAddHistory:    `INSERT INTO stet_history (id, fence, attempt, at, data) SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM stet_records WHERE id = ?1)`,
+	qHistory:       `SELECT fence, attempt, at, data FROM stet_history WHERE id = ? ORDER BY seq DESC LIMIT ?`,
+	qForgetHistory: `DELETE FROM stet_history WHERE id = ?`,
 
 	qTrust: `SELECT s.synchronous, d.file FROM pragma_synchronous AS s, pragma_database_list AS d WHERE d.name = 'main'`,
 }

@@ -53,7 +53,9 @@ func sweep(s *session, limit int) (swept store.Swept, bad damage, err error) {
 			}
 			continue
 		case d.forgotten(s.now) && (d.State.Settled() || d.State == store.Retryable):
-			_, err = s.exec(qDelete, d.Fence)
+			if _, err = s.exec(qDelete, d.Fence); err == nil {
+				_, err = s.exec(qForgetHistory, d.ID[:])
+			}
 			swept.Purged++
 			continue
 		case d.State.Settled():

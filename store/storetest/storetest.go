@@ -66,6 +66,7 @@ type abilities struct {
 	browser store.Browser
 	works   store.WorkStore
 	outbox  store.OutboxStore
+	history store.HistoryStore
 	outside bool // a store.OutsideStore
 }
 
@@ -75,6 +76,7 @@ func abilitiesOf(s store.Store) (can abilities) {
 	can.browser, _ = store.As[store.Browser](s)
 	can.works, _ = store.As[store.WorkStore](s)
 	can.outbox, _ = store.As[store.OutboxStore](s)
+	can.history, _ = store.As[store.HistoryStore](s)
 	_, can.outside = store.As[store.OutsideStore](s)
 	return can
 }
@@ -128,6 +130,9 @@ func checks(h Harness, s store.Store) []check {
 	}
 	if can.works != nil || can.outbox != nil {
 		all = append(all, workHistoryChecks...)
+	}
+	if can.history != nil {
+		all = append(all, troubleChecks...)
 	}
 	if can.outside {
 		all = append(all, outsideChecks...)

@@ -9,7 +9,7 @@ const folder = new URL('../migrations/', import.meta.url);
 // functions are those of the steps, without the beginning of their names; unsettled is a constraint.
 const functions = ['begin', 'begin_raw', 'claim', 'digest', 'emit', 'fenced', 'fields', 'fingerprint', 'head', 'id', 'number', 'own', 'part',
   'release', 'settle', 'settle_raw', 'sweep', 'tell', 'unsent', 'unsettled', 'wait_lock'];
-const suffixes = ['_pkey', '_fence', '_due', '_open', '_run', '_relay', '_schema', '_emitted', '_empty'];
+const suffixes = ['_pkey', '_fence', '_due', '_open', '_run', '_relay', '_schema', '_emitted', '_empty', '_history'];
 const limits = { schema: 63, table: 63 - '_fingerprint'.length }; // bytes, of PostgreSQL
 const known = new Set(['schema', 'table', 'role', 'mode', 'messages']);
 
