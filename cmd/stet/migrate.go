@@ -85,8 +85,8 @@ func (m *migrate) newDown() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Undo the last step",
-		Long: `down undoes the last step. Undoing step 4 loses nothing. Undoing step 3 drops the
-function that emits messages by SQL, and undoing step 2 the functions that begin
+		Long: `down undoes the last step. Undoing step 5 drops the histories of operations.
+Undoing step 4 loses nothing. Undoing step 3 drops the function that emits messages by SQL, and undoing step 2 the functions that begin
 and settle operations by SQL: services that call them stop working, and records
 and their messages stay. Undoing step 1 drops every record, accepted operation
 and unsent message: operations that have run already may run again. It is refused
@@ -262,6 +262,7 @@ var downLoses = map[int]string{
 	2: "drops its functions: services that begin and settle\noperations by SQL stop working; records stay",
 	3: "drops its function: services that emit messages by SQL\nstop working; messages in a record stay",
 	4: "loses nothing",
+	5: "drops the histories of operations: why they got into\ntrouble, and who resolved them; records stay",
 }
 
 // confirm asks the operator to type the name of the table that loses its records.

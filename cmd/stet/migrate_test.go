@@ -44,7 +44,8 @@ func execSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
 
 // What the steps are, and what applying and undoing all of them says.
 const (
-	latest    = 4
+	latest    = 5
+	saysDown5 = "undid step 5, history\n"
 	saysDown4 = "undid step 4, rights\n"
 	saysDown3 = "undid step 3, emit\n"
 	saysDown2 = "undid step 2, functions\n"
@@ -54,7 +55,7 @@ const (
 // undo undoes every step.
 func undo(t *testing.T, args ...string) {
 	t.Helper()
-	for _, says := range []string{saysDown4, saysDown3, saysDown2, saysDown1} {
+	for _, says := range []string{saysDown5, saysDown4, saysDown3, saysDown2, saysDown1} {
 		if out := must(t, append([]string{"migrate", "down", "--yes"}, args...)...); out != says {
 			t.Errorf("down: %q; want %q", out, says)
 		}
@@ -114,7 +115,7 @@ func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
 			}
 		}
 		wantVersion(t, pool, o, 0, names...)
-		if out := must(t, up...); !strings.HasSuffix(out, " is at version 4\n") {
+		if out := must(t, up...); !strings.HasSuffix(out, " is at version 5\n") {
 			t.Errorf("up: %q", out)
 		}
 		wantVersion(t, pool, o, latest, names...)
@@ -154,7 +155,7 @@ func TestMigratorsAtOneTimeAgree(t *testing.T) {
 					return
 				}
 				var out bytes.Buffer
-				if status := run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out); status != exitOK || !strings.HasPrefix(out.String(), "stet.records is at version 4") {
+				if status := run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out); status != exitOK || !strings.HasPrefix(out.String(), "stet.records is at version 5") {
 					t.Errorf("up: %d, %s", status, out.String())
 				}
 			})
@@ -203,7 +204,7 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if status := <-ended; status != exitOK || out.String() != "stet.records is at version 4\n" {
+	if status := <-ended; status != exitOK || out.String() != "stet.records is at version 5\n" {
 		t.Errorf("status %d, %q", status, out.String())
 	}
 	wantVersion(t, pool, postgres.Options{}, latest)
@@ -331,6 +332,7 @@ func TestDownReportsTheLossOfEachStep(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
 	for i, want := range []string{
+		"step 5, history, drops the histories of operations: why they got into\ntrouble, and who resolved them; records stay.",
 		"step 4, rights, loses nothing.",
 		"step 3, emit, drops its function: services that emit messages by SQL\nstop working; messages in a record stay.",
 		"step 2, functions, drops its functions: services that begin and settle\noperations by SQL stop working; records stay.",
@@ -363,7 +365,7 @@ func TestMigrateExplainsErrors(t *testing.T) {
 		CREATE SCHEMA busy; DROP ROLE IF EXISTS stet_powerless; CREATE ROLE stet_powerless LOGIN`)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "DROP ROLE stet_powerless") })
 	must(t, "migrate", "up", "--store-schema", "busy")
-	for range 3 { // rights, stet_emit and functions, on which no view depends
+	for range 4 { // history, rights, stet_emit and functions, on which no view depends
 		must(t, "migrate", "down", "--yes", "--store-schema", "busy")
 	}
 	execSQL(t, pool, `CREATE VIEW busy.v AS SELECT * FROM busy.records`)
@@ -380,7 +382,7 @@ func TestMigrateExplainsErrors(t *testing.T) {
 		want   []string
 	}{
 		{exitFailure, []string{"up", "--store-schema", "other"}, []string{"migration 1", "another kind", "--store-table"}},
-		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{`those of "newer"."records" have version 99`, "up to 4", "or a later one"}},
+		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{`those of "newer"."records" have version 99`, "up to 5", "or a later one"}},
 		{exitFailure, []string{"down", "--yes", "--store-schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"status", "--store-schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"down", "--yes", "--store-schema", "busy"}, []string{"depends on", "drop it first"}},

@@ -33,5 +33,5 @@ func Example() {
 		return "", nil
 	})
 	// Output:
-	// level=WARN msg="stet: marked_unknown" id=9871cf1a6e838be0abab494ebedea06db8fe24f35696f8e450a5d988aff71d8d state=unknown attempt=1 fence=1
+	// level=WARN msg="stet: marked_unknown" id=9871cf1a6e838be0abab494ebedea06db8fe24f35696f8e450a5d988aff71d8d state=unknown attempt=1 fence=1 reason=declared
 }
