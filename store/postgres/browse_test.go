@@ -83,6 +83,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		s.sql.dueRun: "records_run", s.sql.dueAny: "records_run", s.sql.dueRelay: "records_relay",
 		s.sql.confirm: "", s.sql.audible: "", s.sql.concurrent: "", s.sql.tellGroup: "", // look at none
 		s.sql.finish: "", s.sql.finishGroup: "", // only write
+		s.sql.history: "records_history_pkey",
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(s.sql)) {
 		if field.Anonymous {
