@@ -32,11 +32,11 @@ func TestMigrateWithoutGo_AgreesWithGo(t *testing.T) {
 	for _, c := range []struct {
 		names []string
 		byGo  int // the steps that Go has applied before
-	}{{nil, 0}, {nil, 2}, {odd, 0}, {odd, 4}} {
+	}{{nil, 0}, {nil, 2}, {odd, 0}, {odd, 5}} {
 		pool, url := empty(t)
 		in := append([]string{"--store", url}, c.names...)
 		apply(t, pool, c.names, c.byGo)
-		if out := npx(append([]string{"up"}, in...)...); strings.Contains(out, "already") != (c.byGo == 4) {
+		if out := npx(append([]string{"up"}, in...)...); strings.Contains(out, "already") != (c.byGo == 5) {
 			t.Errorf("up after %d steps of Go: %s", c.byGo, out)
 		}
 		agree(t, npx(append([]string{"status"}, in...)...), program(append([]string{"status"}, in...)...))
@@ -56,7 +56,7 @@ func TestMigrateWithoutGo_AgreesWithGo(t *testing.T) {
 // agree compares two tables of states, in which each step is applied.
 func agree(t *testing.T, got, want string) {
 	t.Helper()
-	if got != want || strings.Count(got, "applied") != 4 || !regexp.MustCompile(`(?m)^4 +rights +applied +20\d\d-`).MatchString(got) {
+	if got != want || strings.Count(got, "applied") != 5 || !regexp.MustCompile(`(?m)^5 +history +applied +20\d\d-`).MatchString(got) {
 		t.Errorf("npx stet migrate status:\n%swant as stet migrate status:\n%s", got, want)
 	}
 }
