@@ -135,14 +135,11 @@ func checkSchema(ctx context.Context, db *sql.DB, meta string) error {
 
 // readWindow returns the version of the tables, 0 if there are none.
 func readWindow(ctx context.Context, db *sql.DB, meta string) (rules.Window, error) {
-	rows, err := db.QueryContext(ctx, "SELECT * FROM "+meta+" WHERE one = 1")
+	w, err := rules.ReadWindow(ctx, db, "SELECT * FROM "+meta+" WHERE one = 1", "version")
 	if numberOf(err) == errNoTable {
 		return rules.Window{}, nil
 	}
-	if err != nil {
-		return rules.Window{}, err
-	}
-	return rules.ReadWindow(rows, "version")
+	return w, err
 }
 
 // fromURL converts mysql://user:password@host:port/database?options to the driver's form.

@@ -227,11 +227,7 @@ func readWindow(ctx context.Context, q queryer) (w rules.Window, err error) {
 	if err != nil || tables == 0 {
 		return w, err
 	}
-	rows, err := q.QueryContext(ctx, "SELECT * FROM stet_meta WHERE one = 1")
-	if err != nil {
-		return w, err
-	}
-	if w, err = rules.ReadWindow(rows, "schema"); err == nil && w.Version < 1 {
+	if w, err = rules.ReadWindow(ctx, q, "SELECT * FROM stet_meta WHERE one = 1", "schema"); err == nil && w.Version < 1 {
 		err = fmt.Errorf("%w: the table stet_meta is empty or was changed", errDamaged)
 	}
 	return w, err

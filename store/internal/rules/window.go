@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 
@@ -21,9 +22,18 @@ func (w Window) Refuse(place string, known int) error {
 	return fmt.Errorf("%w: those of %s have version %d, and this program knows versions up to %d: run the version that migrated them, or a later one", store.ErrNewerTables, place, w.Version, known)
 }
 
-// ReadWindow reads and closes rows of the table of versions, with all columns. It returns the zero
-// value if there is no row. Tables that no such migration has changed have no column min_compatible.
-func ReadWindow(rows *sql.Rows, version string) (w Window, err error) {
+// querier is a *sql.DB, a *sql.Conn or a *sql.Tx.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// ReadWindow reads the row of the table of versions, with all columns. It returns the zero value if
+// there is no row. Tables that no such migration has changed have no column min_compatible.
+func ReadWindow(ctx context.Context, q querier, query, version string) (w Window, err error) {
+	rows, err := q.QueryContext(ctx, query)
+	if err != nil {
+		return w, err
+	}
 	defer rows.Close()
 	names, err := rows.Columns()
 	if err != nil {
