@@ -141,7 +141,7 @@ func TestRenewedCertificateIsUsedWithoutASignal(t *testing.T) {
 		t.Errorf("before the change: %d %s", status, body)
 	}
 	replace(certificate, key, renewed, renewedKey)
-	p.saysNow("a file that the configuration names has changed")
+	p.saysNow(`msg="the configuration was reloaded" why="a file that the configuration names has changed"`)
 	if status, body := read(t, trusting, p.url); status != 201 {
 		t.Errorf("after the change: %d %s", status, body)
 	}

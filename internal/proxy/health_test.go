@@ -40,11 +40,11 @@ func TestReadiness_Verbose_HasStoreSweepAndWorkers(t *testing.T) {
 		}
 		a := proxy.NewAdmin(p, nil)
 		var got string
-		stettest.Eventually(t, "the first sweep", func() bool {
+		stettest.Eventually(t, "the first sweep and the start of the worker", func() bool {
 			w := httptest.NewRecorder()
 			a.ServeHTTP(w, httptest.NewRequest("GET", "/readyz?verbose", nil))
 			got = w.Body.String()
-			return w.Code == 200 && (!strings.Contains(got, "sweep: none"))
+			return w.Code == 200 && !strings.Contains(got, "sweep: none") && strings.Contains(got, "worker of orders")
 		})
 		if !regexp.MustCompile(tc.want).MatchString(got) || !strings.Contains(got, "\nworker of orders: it runs\n") || strings.Contains(got, "host-7") {
 			t.Errorf("got %s; want %s", got, tc.want)
