@@ -40,8 +40,10 @@ test-in-.:
 	$(GO) vet ./... && $(TESTS) -race -p $(PACKAGES) -timeout 30m $(SLOW) ./...
 
 test-in-$(PROOF): SLOW_HERE := $(SLOW_PROOF)
+test-in-packaging: RACE := # it builds and installs the program, and has no goroutines
+RACE := -race
 $(addprefix test-in-,$(filter-out .,$(MODULES))):
-	cd $(@:test-in-%=%) && $(GO) vet ./... && $(TESTS) -race -p $(BESIDE) -timeout 30m $(SLOW_HERE) ./...
+	cd $(@:test-in-%=%) && $(GO) vet ./... && $(TESTS) $(RACE) -p $(BESIDE) -timeout 30m $(SLOW_HERE) ./...
 
 # Without servers, npm and pip. Processor time with compiled dependencies: 40 s.
 QUICK := . ./canonical ./codec/... ./internal/archtest ./internal/test/engine ./stethttp ./stettest ./store ./store/memory

@@ -16,7 +16,7 @@ var (
 		"compression@1.8.2", "cors@2.8.6", "@fastify/compress@9.2.0", "@fastify/cors@11.4.3", "drizzle-orm@0.45.4", "kysely@0.29.9", "knex@3.3.0",
 		"koa@3.3.0", "@koa/router@15.7.0", "hono@4.13.19", "@hono/node-server@2.1.9",
 		"@nestjs/common@12.5.1", "@nestjs/core@12.5.1", "@nestjs/platform-express@12.5.1", "@nestjs/platform-fastify@12.5.0", "rxjs@7.8.2", "reflect-metadata@0.2.2",
-		"next@16.4.6", "react@19.2.0", "react-dom@19.2.0", "bullmq@6.7.0", "ioredis@6.0.0", "kafkajs@2.2.4", "playwright-core@1.65.1",
+		"next@16.4.6", "react@19.2.0", "react-dom@19.2.0", "bullmq@6.7.0", "ioredis@6.0.0", "kafkajs@2.2.4", "playwright-core@1.65.1", "@modelcontextprotocol/sdk@1.32.2", "zod@4.6.7",
 		"typescript@7.0.2", "@types/node@20.19.43", "@types/pg@8.23.1", "@types/express@5.0.6", "@types/koa@3.0.3", "@types/koa__router@12.0.5"}}
 )
 

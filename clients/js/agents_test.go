@@ -12,7 +12,7 @@ import (
 // Plain tools, and a server of the official SDK. The programs of docs/agents.md run as they are there.
 func TestToolsOfAgentsRunOnce(t *testing.T) {
 	t.Parallel()
-	dir := install(t, append([]string{"pg@8.23.1", "@modelcontextprotocol/sdk@1.32.2", "zod@4.6.7"}, compilers[:3]...)...)
+	dir := newest.dir(t)
 	folder := filepath.Join("test", "agents")
 	compile(t, dir, filepath.Join(folder, "agent.ts"), filepath.Join(folder, "server.ts"), filepath.Join(folder, "types.ts"))
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))

@@ -44,7 +44,7 @@ func TestHistoryIsShownEverywhere(t *testing.T) {
 			t.Errorf("%s: the last reason is %q, the note %q", key, l.LastReason, l.Note())
 		}
 	}
-	page, err := remote.List(t.Context(), store.Query{States: []store.State{store.Unknown, store.Retryable, store.Completed}})
+	page, err := remote.List(t.Context(), admin.Query{States: []store.State{store.Unknown, store.Retryable, store.Completed}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/verify", "stet"},
 	{"internal/rpc", "stet store internal/again internal/coding internal/misuse"},
 	{"observe/stetlog observe/stetmetrics observe/stettrace", "stet store observe"},
-	{"internal/admin", "stet store"},
+	{"internal/admin", "stet store observe"},
 	{"internal/test/stettest", "stet store observe"},
 	{"stettest", ""},
 	{"internal/echotest", "stet stethttp stethttp/adaptertest"},
