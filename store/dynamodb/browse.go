@@ -24,7 +24,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (page store.Page, err
 	if err := q.Check(); err != nil {
 		return page, err
 	}
-	now, err := s.now()
+	now, err := s.timeNow(ctx)
 	if err != nil {
 		return page, err
 	}

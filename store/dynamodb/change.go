@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
@@ -87,7 +88,7 @@ func (s *Store) change(ctx context.Context, id store.ID, guess *node, plan func(
 			if err = s.commit(ctx, v, w); err == nil {
 				return view{node: w.to, now: v.now}, nil
 			}
-			stands, changed := conflict(err)
+			stands, changed := conflict(err) // its Date was compared, so plan does not trust a wrong clock
 			v.node = nil
 			if changed && try < trustItems {
 				if v.node, err = unmarshal(id, stands); err != nil {
@@ -111,7 +112,7 @@ func (s *Store) change(ctx context.Context, id store.ID, guess *node, plan func(
 // plan reads the record if v has none, and the clock, and plans. An error with v.node nil is of the reading.
 func (s *Store) plan(ctx context.Context, id store.ID, v *view, plan func(view) (*write, error)) (*write, error) {
 	n := v.node
-	if v.node = nil; n == nil {
+	if v.node = nil; n == nil || s.wrong.Load() != nil { // a response tells whether the clock is right now
 		var err error
 		if n, err = s.load(ctx, id); errors.Is(err, store.ErrDamaged) {
 			v.node = n
@@ -198,26 +199,41 @@ func (e *expression) update(changes item) string {
 func (s *Store) commit(ctx context.Context, v view, w *write) error {
 	e := &expression{}
 	condition := e.unchanged(v, w.to != nil && w.to.state == store.Unknown)
-	const returned = types.ReturnValuesOnConditionCheckFailureAllOld
 	sent := s.clock()
+	written, err := s.send(ctx, v, w, condition, e)
+	if err != nil {
+		s.checkRefusal(err, sent)
+		return err
+	}
+	s.checkClock(written, sent)
+	return nil
+}
+
+// send sends the write of a change.
+func (s *Store) send(ctx context.Context, v view, w *write, condition string, e *expression) (middleware.Metadata, error) {
+	const returned = types.ReturnValuesOnConditionCheckFailureAllOld
+	var of middleware.Metadata
 	switch {
 	case w.to == nil:
-		_, err := s.db.DeleteItem(ctx, &dynamodb.DeleteItemInput{TableName: &s.table, Key: keyOf(v.id), ConditionExpression: &condition,
-			ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values, ReturnValuesOnConditionCheckFailure: returned}, once)
-		return err
-	case w.whole:
-		put, err := s.db.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: w.to.marshal(s.grace), ConditionExpression: &condition,
+		out, err := s.db.DeleteItem(ctx, &dynamodb.DeleteItemInput{TableName: &s.table, Key: keyOf(v.id), ConditionExpression: &condition,
 			ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values, ReturnValuesOnConditionCheckFailure: returned}, once)
 		if err == nil {
-			s.checkClock(put.ResultMetadata, sent)
+			of = out.ResultMetadata
 		}
-		return err
+		return of, err
+	case w.whole:
+		out, err := s.db.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: w.to.marshal(s.grace), ConditionExpression: &condition,
+			ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values, ReturnValuesOnConditionCheckFailure: returned}, once)
+		if err == nil {
+			of = out.ResultMetadata
+		}
+		return of, err
 	}
 	update := e.update(w.to.changing(s.grace))
-	up, err := s.db.UpdateItem(ctx, &dynamodb.UpdateItemInput{TableName: &s.table, Key: keyOf(v.id), UpdateExpression: &update, ConditionExpression: &condition,
+	out, err := s.db.UpdateItem(ctx, &dynamodb.UpdateItemInput{TableName: &s.table, Key: keyOf(v.id), UpdateExpression: &update, ConditionExpression: &condition,
 		ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values, ReturnValuesOnConditionCheckFailure: returned}, once)
 	if err == nil {
-		s.checkClock(up.ResultMetadata, sent)
+		of = out.ResultMetadata
 	}
-	return err
+	return of, err
 }

@@ -29,6 +29,9 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 	if err != nil && !errors.Is(err, store.ErrMismatch) {
 		return store.Record{}, err
 	}
+	if v.state == store.Running && v.owner == req.Owner {
+		err = s.distrusted()
+	}
 	return v.seen(), err
 }
 

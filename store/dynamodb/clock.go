@@ -1,10 +1,14 @@
 package dynamodb
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/stet-go/stet/store"
@@ -30,13 +34,44 @@ func (s *Store) now() (time.Time, error) {
 	return s.clock(), nil
 }
 
-// checkClock compares the host's clock with the Date of a response, whose request was sent at that
-// time. DynamoDB made the response between then and now; Date has whole seconds.
+// distrusted returns an error if the reply to a claim has shown that the clock was wrong when it was made. The
+// claim may have replaced a record that is not forgotten.
+func (s *Store) distrusted() error {
+	if why := s.wrong.Load(); why != nil {
+		return fmt.Errorf("dynamodb: the claim is not used: %s; set the clock, or Options.MaxSkew", *why)
+	}
+	return nil
+}
+
+// timeNow is now, after a response if the clock was wrong.
+func (s *Store) timeNow(ctx context.Context) (time.Time, error) {
+	if s.wrong.Load() != nil {
+		_, _ = s.load(ctx, store.ID{}) // its error, if there is one, is that of the clock
+	}
+	return s.now()
+}
+
+// checkClock is compare for a response.
 func (s *Store) checkClock(of middleware.Metadata, sent time.Time) {
-	date, ok := awsmiddleware.GetServerTime(of)
-	if !ok {
+	if date, ok := awsmiddleware.GetServerTime(of); ok {
+		s.compare(date, sent)
+	}
+}
+
+// checkRefusal is compare for a response that is an error.
+func (s *Store) checkRefusal(err error, sent time.Time) {
+	var response *awshttp.ResponseError
+	if !errors.As(err, &response) || response.Response == nil {
 		return
 	}
+	if date, err := http.ParseTime(response.Response.Header.Get("Date")); err == nil {
+		s.compare(date, sent)
+	}
+}
+
+// compare compares the host's clock with the Date of a response, whose request was sent at that
+// time. DynamoDB made the response between then and now; Date has whole seconds.
+func (s *Store) compare(date, sent time.Time) {
 	received := s.clock()
 	if sent.After(date.Add(time.Second+s.skew)) || received.Before(date.Add(-s.skew)) {
 		why := fmt.Sprintf("the host's clock said %s when DynamoDB's said %s, which is more than %v apart",

@@ -100,6 +100,9 @@ func Open(ctx context.Context, db *dynamodb.Client, o Options) (*Store, error) {
 
 // checkTable refuses a table that CreateTable cannot have created.
 func (s *Store) checkTable(t *types.TableDescription) error {
+	if len(t.Replicas) > 0 {
+		return fmt.Errorf("dynamodb: %q is a global table, in which two Regions can grant one claim; use a table of one Region", s.table)
+	}
 	if !hasKey(t.KeySchema, attrID) {
 		return fmt.Errorf("dynamodb: the key of the table %q is not %q alone; create the table by CreateTable", s.table, attrID)
 	}
@@ -116,8 +119,8 @@ func hasKey(schema []types.KeySchemaElement, names ...string) bool {
 }
 
 // CreateTable creates the table, paid by request, and waits until it is active. DynamoDB then
-// deletes forgotten records by their attribute "ttl". A table that exists is left unchanged, so
-// CreateTable may be called again. ctx bounds the call; creation takes some seconds.
+// deletes forgotten records by their attribute "ttl". A table that exists keeps its key and its
+// indexes, so CreateTable may be called again. ctx bounds the call; creation takes some seconds.
 func CreateTable(ctx context.Context, db *dynamodb.Client, table string) error {
 	key := func(name string, t types.KeyType) types.KeySchemaElement {
 		return types.KeySchemaElement{AttributeName: &name, KeyType: t}
@@ -138,15 +141,16 @@ func CreateTable(ctx context.Context, db *dynamodb.Client, table string) error {
 		}},
 	})
 	var exists *types.ResourceInUseException
-	if errors.As(err, &exists) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.As(err, &exists) { // another call may be creating it
 		return fmt.Errorf("dynamodb: create the table %q: %w", table, err)
 	}
 	const creation = 5 * time.Minute
 	if err := dynamodb.NewTableExistsWaiter(db).Wait(ctx, &dynamodb.DescribeTableInput{TableName: &table}, creation); err != nil {
 		return fmt.Errorf("dynamodb: wait for the table %q: %w", table, err)
+	}
+	ttl, err := db.DescribeTimeToLive(ctx, &dynamodb.DescribeTimeToLiveInput{TableName: &table})
+	if err == nil && ttl.TimeToLiveDescription != nil && slices.Contains([]types.TimeToLiveStatus{types.TimeToLiveStatusEnabled, types.TimeToLiveStatusEnabling}, ttl.TimeToLiveDescription.TimeToLiveStatus) {
+		return nil
 	}
 	_, err = db.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{TableName: &table,
 		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(attrTTL), Enabled: aws.Bool(true)}})

@@ -192,13 +192,27 @@ func TestHostWithAWrongClockIsRefused(t *testing.T) {
 		if swept, err := wrong.Sweep(t.Context(), 100); err == nil || swept != (store.Swept{}) {
 			t.Errorf("a sweep by a clock that is %v wrong: %+v, %v; want a refusal", off, swept, err)
 		}
-		wrong.clock = time.Now
-		if d, err := wrong.db.DescribeTable(t.Context(), &dynamodb.DescribeTableInput{TableName: &s.table}); err == nil {
-			wrong.checkClock(d.ResultMetadata, time.Now())
+		// A completed record whose tombstone is over by that clock.
+		done := request(fmt.Sprint("done ", off))
+		mustSettle(t, s, mustClaim(t, s, done).Claim(), "result")
+		first, err := Open(t.Context(), s.db, Options{Table: s.table})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if _, err := wrong.Read(t.Context(), run.ID); err != nil {
-			t.Errorf("after the clock was set right: %v", err)
+		first.clock = func() time.Time { return time.Now().Add(1000 * off) }
+		again := done
+		again.Owner = store.NewOwner()
+		if rec, err := first.Claim(t.Context(), again); err == nil {
+			t.Errorf("a first claim by a clock that is %v wrong returned %v", 1000*off, rec.State)
 		}
+		if rec := mustRead(t, s, done.ID); rec.State != store.Completed || string(rec.Result.Body) != "result" {
+			t.Errorf("after a claim by a wrong clock the record is %v", rec.State)
+		}
+		wrong.clock, first.clock = time.Now, time.Now
+		if _, err := wrong.Sweep(t.Context(), 100); err != nil {
+			t.Errorf("a sweep after the clock was set right: %v", err)
+		}
+		mustClaim(t, first, request(fmt.Sprint("right ", off)))
 	}
 	if rec := mustRead(t, s, run.ID); rec.State != store.Running {
 		t.Errorf("wrong clocks changed the record to %v", rec.State)

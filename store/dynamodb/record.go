@@ -294,6 +294,9 @@ func unmarshal(id store.ID, it item) (*node, error) {
 			r.fail(attrTx)
 		}
 	}
+	if _, ok := it[attrFence]; ok { // also if the rest is damaged: Expire compares it
+		n.fence = r.number(attrFence, false)
+	}
 	n.state = store.State(r.number(attrState, n.tx != nil))
 	if n.state != store.None {
 		n.readHead(r)

@@ -95,7 +95,7 @@ func (s *Store) bury(ctx context.Context, n *node, c store.Claim) error {
 	to := v.with(store.Failed, times{settled: v.now, expire: v.now, forget: v.now + span(buried)})
 	to.gone = true
 	e := &expression{}
-	condition := "NOT attribute_type(" + e.name(attrFence) + ", " + e.value("number", textOf("N")) + ")"
+	condition := "attribute_exists(" + e.name(attrID) + ") AND NOT attribute_type(" + e.name(attrFence) + ", " + e.value("number", textOf("N")) + ")"
 	if c.Fence != 0 {
 		condition = e.name(attrFence) + " = " + e.value("fence", numberOf(c.Fence))
 	}

@@ -70,7 +70,7 @@ func idle(t testing.TB) *http.Transport {
 // newTable creates a table for a test.
 func newTable(t testing.TB, db *dynamodb.Client) string {
 	t.Helper()
-	name := fmt.Sprintf("stet-%d", tables.Add(1))
+	name := fmt.Sprintf("stet-%d-%d", os.Getpid(), tables.Add(1))
 	if err := CreateTable(t.Context(), db, name); err != nil {
 		t.Fatal(err)
 	}

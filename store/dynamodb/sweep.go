@@ -45,7 +45,7 @@ type sweep struct {
 
 // shard processes the records of a partition that are due.
 func (sw *sweep) shard(ctx context.Context, shard int64) error {
-	now, err := sw.s.now()
+	now, err := sw.s.timeNow(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (sw *sweep) shard(ctx context.Context, shard int64) error {
 			}
 		}
 		for len(ids) > 0 && sw.left > 0 && ctx.Err() == nil {
-			n := min(sw.left, len(ids)) // records that cannot be read are not counted
+			n := min(sw.left, len(ids)) // damaged records are not counted
 			calls.Each(n, func(i int) { sw.one(ctx, ids[i]) })
 			ids = ids[n:]
 		}
@@ -102,7 +102,9 @@ func (sw *sweep) one(ctx context.Context, id store.ID) {
 			c.Fence = v.fence
 		}
 		sw.bad.Add(c, err)
-		return
+		if errors.Is(err, store.ErrDamaged) { // it is due in every sweep, and must not use up the limit
+			return
+		}
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
@@ -113,10 +114,14 @@ func (s *Store) transact(ctx context.Context, tx *Tx) (unsure bool, err error) {
 func (tx *Tx) refusal(err error) error {
 	var cancelled *types.TransactionCanceledException
 	if !errors.As(err, &cancelled) {
-		if again(err) {
+		var api smithy.APIError
+		switch {
+		case again(err):
 			return nil
+		case errors.As(err, &api) && api.ErrorCode() == "ValidationException": // of the writes
+			return &store.AbortedError{Cause: fmt.Errorf("dynamodb: commit: %w", err)}
 		}
-		return &store.AbortedError{Cause: fmt.Errorf("dynamodb: commit: %w", err)}
+		return fmt.Errorf("dynamodb: commit: %w", err)
 	}
 	var aborted error
 	for i, r := range cancelled.CancellationReasons {
@@ -156,6 +161,9 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 		return v.record(), nil
 	case v.tx.Owner != req.Owner:
 		return inTx(v), nil
+	}
+	if err := s.distrusted(); err != nil {
+		return store.Record{}, err
 	}
 	return s.runMarked(ctx, v, req, keep, fn)
 }

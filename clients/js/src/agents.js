@@ -67,10 +67,17 @@ export function tools({ pool, scope, ...options }) {
 
     async function run(args, { key, overMCP = false, call } = {}) {
       const of = { scope: '', key: '' };
+      const execute = async (op) => {
+        try {
+          return await handler(args, op);
+        } catch (error) { // of another operation: its state is not that of this call
+          throw error instanceof OperationError ? new Error(error.message, { cause: error }) : error;
+        }
+      };
       try {
         of.key = await named(args, key, overMCP);
         of.scope = await owner(call);
-        return await operation(pool, { name, ...options, ...of, payload: { tool: name, arguments: args } }, (op) => handler(args, op));
+        return await operation(pool, { name, ...options, ...of, payload: { tool: name, arguments: args } }, execute);
       } catch (error) {
         if (!(error instanceof OperationError)) throw error;
         const { reason, execution, details } = error;
@@ -105,6 +112,6 @@ export function tools({ pool, scope, ...options }) {
 }
 
 // idOf is the ID of an operation, as operators see it.
-function idOf({ schema = 'stet', table = 'records', namespace = '' }, of) {
-  return identity({ schema, table, namespace }, { ...of, fingerprint: Buffer.alloc(33) }).id.toString('hex');
+function idOf({ schema = 'stet', table = 'records', namespace = '', previous, claimPrevious }, of) {
+  return identity({ schema, table }, { ...of, fingerprint: Buffer.alloc(33) }, claimPrevious ? previous : namespace).id.toString('hex');
 }

@@ -111,6 +111,7 @@ class Transaction {
       { text: 'ROLLBACK TO SAVEPOINT stet_names' }, { text: 'RELEASE SAVEPOINT stet_names' }]).done; // the row and the lock of a free name
     if (there[0] === 'run' || row.action !== 'run' && !definite.has(there[0])) return row;
     this.xid = undefined;
+    operation.found = other;
     return this.begun(there);
   }
 

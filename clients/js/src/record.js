@@ -18,8 +18,9 @@ function digest(...parts) {
 /**
  * Returns the ID of an operation, and the numbers of its locks as text: run is the lock of the key. The pair
  * printLock and print publishes the fingerprint of the request that runs. A caller that waits for the key holds the lock wait.
+ * Without a namespace it is the one of new operations.
  */
-export function identity({ schema, table }, { scope: owner, key, fingerprint }, namespace) {
+export function identity({ schema, table, namespaces }, { scope: owner, key, fingerprint }, namespace = namespaces[0]) {
   const scope = digest('stet scope 1', namespace, owner);
   const id = Buffer.concat([scope.subarray(0, 8), digest('stet id 2', namespace, owner, key).subarray(0, 24)]);
   return {
@@ -31,8 +32,8 @@ export function identity({ schema, table }, { scope: owner, key, fingerprint }, 
   };
 }
 
-/** The ID of an operation in hexadecimal, as operators know it. */
-export const idOf = (options, operation) => (operation.claim ? claimParts(operation.claim) : identity(options, operation)).id.toString('hex');
+/** The ID of an operation in hexadecimal, as operators know it. It is that of the record that was found, which may have the other name. */
+export const idOf = (options, operation) => (operation.claim ? claimParts(operation.claim) : operation.found ?? identity(options, operation)).id.toString('hex');
 
 /** The number of the lock that callers hold which wait for the operation of an ID. */
 export const waitLock = ({ schema, table }, id) => String(id.readBigInt64BE(8) ^ digest('wait', schema, table).readBigInt64BE());

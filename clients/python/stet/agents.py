@@ -139,5 +139,7 @@ def _within(op: Operation) -> Iterator[None]:
     token = _current.set(op)
     try:
         yield
+    except OperationError as error:  # of another operation: its state is not that of this call
+        raise RuntimeError(str(error)) from error
     finally:
         _current.reset(token)

@@ -73,18 +73,17 @@ class Idempotent:
             log.error("offsets were not committed, and records will be received again: %s", type(error).__name__)
 
     async def _record(self, callback: Callback, partition: Any, record: Any) -> str:
-        key = self._key(record)
         reason, end = "a record without a key", REJECTED
-        if key:
-            try:
+        try:
+            if key := self._key(record):
                 async with operation(self._database, scope=self._scope, key=key, payload=record.value or b"", name=record.topic, **self._options) as op:
                     if not op.replayed:
                         await callback(op, record)
                 return DONE
-            except Exception as error:
-                reason, end = str(error), ending(error)
-                if end == AGAIN and not hasattr(error, "retryable") and self._failures(partition, record.offset) >= self._tries:
-                    end = REJECTED
+        except Exception as error:
+            reason, end = str(error), ending(error)
+            if end == AGAIN and not hasattr(error, "retryable") and self._failures(partition, record.offset) >= self._tries:
+                end = REJECTED
         if end == REJECTED:
             log.error("a record of %s becomes a dead letter", record.topic)
             try:

@@ -116,11 +116,12 @@ class Guard:
         transaction = await self.open()
         if isinstance(transaction, Answer):
             return transaction
-        keep, owner = False, os.urandom(16)
+        keep, owner, found = False, os.urandom(16), operation
         try:
-            begun = await self.ask(transaction, operation, owner, raw)
+            first = begun = await self.ask(transaction, operation, owner, raw)
             if operation.other:
-                begun = await self.ask_other(transaction, operation.other, begun)
+                begun = await self.ask_other(transaction, operation.other, first)
+                found = operation if begun is first else operation.other
             keep = begun.action == "run"
         except DatabaseError as error:
             return self.not_begun(error)
@@ -129,7 +130,7 @@ class Guard:
                 await self.leave(transaction)
         if keep:
             return Alone(self, transaction, operation, owner, begun)
-        return self.told(begun, operation.id)
+        return self.told(begun, found.id)
 
     async def leave(self, transaction: Transaction) -> None:
         """Ends a transaction that has begun nothing."""

@@ -140,8 +140,7 @@ class Block:
     @property
     def id(self) -> bytes:
         """The ID of the operation, as operators see it in hexadecimal digits."""
-        scope, key, print_, _ = self._of
-        return self._guard.sql.table.operation(self._guard.options.namespace, scope, key, print_).id
+        return self._guard.operation(*self._of).id
 
     async def _enter(self, kind: type[Operation]) -> Any:
         guard = self._guard

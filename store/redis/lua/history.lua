@@ -1,7 +1,10 @@
 -- KEYS record, history. ARGV fence, attempt, entry, start, most, longest. The entry begins with the
--- fence, and has the time put behind it. Returns 1, or 0 if there is no record.
+-- fence, and has the time put behind it. Returns 1. If there is no record it deletes the history, and returns 0.
 local ttl = redis.call('PTTL', KEYS[1])
-if ttl == -2 then return 0 end
+if ttl == -2 then
+	redis.call('DEL', KEYS[2])
+	return 0
+end
 local list = redis.call('LRANGE', KEYS[2], 0, -1)
 local keep = {}
 for _, entry in ipairs(list) do
