@@ -177,7 +177,7 @@ release-packages: ## Build the packages of VERSION for all platforms in dist/ (1
 release-check: services release-packages ## Check a release without publishing: build all packages twice, and test them (20 min)
 	cd packaging && GOCACHE=$$(mktemp -d) $(GO) run . -version $(VERSION) -out ../dist-again
 	diff --recursive --brief dist dist-again && rm -rf dist-again
-	cd packaging && $(GO) test ./... -count 1
+	cd packaging && $(GO) test -tags machine ./... -count 1
 	$(GO) test ./internal/release -count 1
 
 tidy: ## Tidy the go.mod files

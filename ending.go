@@ -167,7 +167,9 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 		if !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 			out = l.p.failure(a.Failed)
 		}
-		l.Explain(observe.Why{Reason: observe.ReasonExhausted, Err: err})
+		if a.Failed != ErrCancelled { //nolint:errorlint // as above
+			l.Explain(observe.Why{Reason: observe.ReasonExhausted, Err: err})
+		}
 	}
 	out = out.readBy(l.p)
 	if err := l.Settle(ctx, out); err != nil {

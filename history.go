@@ -110,6 +110,9 @@ func (e *Engine) remember(ev observe.Event) {
 	if e.history.to == nil || ev.Why == nil || ev.Fence == 0 || ev.ID == (store.ID{}) {
 		return
 	}
+	if ev.Kind == observe.StoreFailed && ev.Attempt == 0 { // the attempt is not known, and an entry of the first deletes others
+		return
+	}
 	entry := observe.HistoryEntry{Event: ev.Kind.String(), Reason: ev.Why.Reason, Attempt: ev.Attempt, Fence: ev.Fence, Status: ev.Why.Status,
 		Error: errorText(ev.Why.Err, ev.Err), By: cutText(ev.Why.By), Text: cutText(ev.Why.Text)}
 	entry.Host, entry.Process = thisHost(), os.Getpid()

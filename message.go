@@ -206,7 +206,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	for _, rec := range recs {
 		p, err := e.sealer.unpack(rec.ID, rec.Outbox)
 		if err != nil { // it stays in the outbox for an operator
-			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
+			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: damaged(err)})
 			continue
 		}
 		parcels, operations = append(parcels, parcel{rec.Claim(), p.Class, p.Tombstone}), append(operations, p.Messages)

@@ -48,7 +48,7 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names 
 	for _, rec := range recs {
 		op, w, err := e.unpack(rec)
 		if err != nil { // it stays accepted, for an operator
-			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: err})
+			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
 			continue
 		}
 		items = append(items, Item{ID: rec.ID, Class: op.Class, Name: w.Name})

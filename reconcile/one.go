@@ -195,7 +195,8 @@ func (r *Reconciler) end(ctx context.Context, st stet.Status, class string) (ste
 		return st, fmt.Errorf("the lapsed run could not be ended: %w", err)
 	}
 	if now.State == store.Unknown && now.Fence == rec.Fence {
-		r.engine.Observe(ctx, observe.Event{Kind: observe.MarkedUnknown, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
+		r.engine.Observe(ctx, observe.Event{Kind: observe.MarkedUnknown, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt,
+			Why: &observe.Why{Reason: observe.ReasonGone, Owner: rec.Owner}})
 	}
 	return r.engine.Lookup(ctx, rec.ID)
 }

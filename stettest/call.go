@@ -43,8 +43,14 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// send sends the request of operation n with a key.
+// send sends the request of operation n with a key, and waits for the response, at most for Patience.
 func (c *checker) send(ctx context.Context, n int, key string) answer {
+	return c.sendTo(ctx, c.base, n, key)
+}
+
+func (c *checker) sendTo(ctx context.Context, base string, n int, key string) answer {
+	ctx, cancel := context.WithTimeout(ctx, c.Patience)
+	defer cancel()
 	r := c.Request(n)
 	if r == nil {
 		return answer{err: fmt.Errorf("Service.Request(%d) returned nil", n)}
@@ -56,7 +62,7 @@ func (c *checker) send(ctx context.Context, n int, key string) answer {
 			return answer{err: err}
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.URL.RequestURI(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, r.Method, base+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
 		return answer{err: err}
 	}
@@ -73,8 +79,8 @@ func (c *checker) send(ctx context.Context, n int, key string) answer {
 
 // start sends a request of an operation. The channel receives its response.
 func (c *checker) start(ctx context.Context, op *operation) <-chan answer {
-	answered := make(chan answer, 1)
-	go func() { answered <- c.send(ctx, op.n, op.key) }() // ends with its request
+	answered, base := make(chan answer, 1), c.base                // a killed program has another address when it is started again
+	go func() { answered <- c.sendTo(ctx, base, op.n, op.key) }() // ends with its request
 	return answered
 }
 

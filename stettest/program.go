@@ -108,7 +108,7 @@ func (c *checker) killed(name string, moment func(n int, answered <-chan answer)
 
 // visible waits until operation n has an effect, or its response.
 func (c *checker) visible(n int, answered <-chan answer) {
-	for len(answered) == 0 {
+	for end := time.Now().Add(c.Patience); len(answered) == 0 && time.Now().Before(end); {
 		if c.effects(&operation{n: n}) > 0 {
 			return
 		}

@@ -43,8 +43,8 @@ type HistoryEntry struct {
 
 // HistoryOf returns the entries that belong to a record: not those of an earlier use of its key,
 // whose record was forgotten and not yet deleted when the key was claimed again. Going back from
-// the record, the fence and the attempt of an entry are those of the entry after it, or the
-// attempt is the one before. Of two equal neighbours, one is left out.
+// the record, the fence and the attempt of an entry are those of the entry after it, or both are
+// smaller: an attempt may have no entry. Of two equal neighbours, one is left out.
 func HistoryOf(rec Record, all []HistoryEntry) []HistoryEntry {
 	if rec.State == None {
 		return nil
@@ -53,7 +53,7 @@ func HistoryOf(rec Record, all []HistoryEntry) []HistoryEntry {
 	for first > 0 {
 		e := all[first-1]
 		same := e.Fence == fence && e.Attempt == attempt
-		if !same && (e.Fence >= fence || e.Attempt != attempt && e.Attempt != attempt-1 || e.Attempt == attempt && attempt > 0) {
+		if !same && (e.Fence >= fence || e.Attempt >= attempt && (attempt > 0 || e.Attempt > 0)) {
 			break
 		}
 		fence, attempt = e.Fence, e.Attempt

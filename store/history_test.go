@@ -21,6 +21,7 @@ func TestHistoryOf_LeavesOutAnEarlierUseOfTheKey(t *testing.T) {
 		"of an earlier use, and this one": {9, 1, []HistoryEntry{entry(2, 1, "old"), entry(5, 2, "old"), entry(9, 1, "a")}, 1},
 		"of a later attempt before":       {9, 2, []HistoryEntry{entry(4, 3, "old"), entry(9, 2, "a")}, 1},
 		"before a job was taken":          {9, 1, []HistoryEntry{entry(4, 0, "a"), entry(9, 1, "b")}, 2},
+		"of some attempts":                {9, 5, []HistoryEntry{entry(2, 1, "a"), entry(7, 4, "b")}, 2},
 		"of a newer claim":                {4, 1, []HistoryEntry{entry(9, 1, "newer")}, 0},
 	} {
 		if got := HistoryOf(Record{State: Unknown, Fence: c.fence, Attempt: c.attempt}, c.all); len(got) != c.want {

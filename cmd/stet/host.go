@@ -56,6 +56,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 	ctx, c := cmd.Context(), h.config
 	h.level.Set(levelOf(c))
 	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: &h.level}))
+	audit := slog.NewTextHandler(cmd.ErrOrStderr(), nil) // no level hides it
 	logUnsolicited(h.log, c.Upstream.URL)
 	hup := make(chan os.Signal, 1) // before anything listens: until then a SIGHUP ends the process
 	signal.Notify(hup, syscall.SIGHUP)
@@ -63,7 +64,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 	h.files.use(c.Files())
 	h.text.use([]string{h.flags.file})
 	defer func() { err = errors.Join(err, h.close()) }()
-	admin, err := h.open(ctx, cmd.OutOrStdout())
+	admin, err := h.open(ctx, cmd.OutOrStdout(), audit)
 	if err != nil {
 		return err
 	}
@@ -95,8 +96,8 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 	return h.servers.drain(h.config.DrainTime(), func() int { return h.handler.Counts().Runs })
 }
 
-// open opens everything but the listeners.
-func (h *host) open(ctx context.Context, stdout io.Writer) (*proxy.AdminHandler, error) {
+// open opens everything but the listeners. audit is used without a file.
+func (h *host) open(ctx context.Context, stdout io.Writer, audit slog.Handler) (*proxy.AdminHandler, error) {
 	c := h.config
 	var err error
 	if h.store, err = openStore(ctx, c.Store); err != nil {
@@ -119,7 +120,7 @@ func (h *host) open(ctx context.Context, stdout io.Writer) (*proxy.AdminHandler,
 			logged.Observe(ctx, ev)
 		}
 	}))
-	o := proxy.Options{Observer: observer, ErrorLog: h.log, Store: h.store.place, Parts: h.parts}
+	o := proxy.Options{Observer: observer, ErrorLog: h.log, Audit: audit, Store: h.store.place, Parts: h.parts}
 	if h.traces, err = startTraces(ctx, &o); err != nil {
 		return nil, err
 	}

@@ -61,9 +61,14 @@ func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
 		case <-look.C:
 			h.followLogs()
 			if h.text.changed([]string{h.flags.file}) {
+				h.edited = true
 				h.log.Warn("the configuration file has changed and is not in use; send SIGHUP to read it", slog.String("file", h.flags.file))
 			}
-			if h.files.changed(h.config.Files()) {
+			switch {
+			case !h.files.changed(h.config.Files()):
+			case h.edited:
+				h.renewed()
+			default:
 				h.reloaded("a file that the configuration names has changed")
 			}
 		}
@@ -82,9 +87,21 @@ func (h *host) reloaded(why string) {
 	h.log.Info("the configuration was reloaded", slog.String("why", why), slog.String("protects", h.config.String()))
 }
 
+// renewed reads the certificates again. The edited configuration waits for a SIGHUP, and so do the other files.
+func (h *host) renewed() {
+	use, err := h.servers.certificates()
+	if err != nil {
+		h.log.Error("the changed certificates are not used", slog.Any("error", err))
+		return
+	}
+	use()
+	h.log.Warn("the certificates were read again; other files that have changed wait for SIGHUP, because the configuration has changed, too")
+}
+
 // reload reads the configuration again, and all files that it names.
 func (h *host) reload() error {
 	h.text.use([]string{h.flags.file})
+	h.edited = false
 	h.files.use(h.config.Files())
 	c, err := h.flags.load()
 	if err != nil {

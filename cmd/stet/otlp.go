@@ -33,6 +33,7 @@ const (
 type collector struct {
 	client  *http.Client
 	url     string
+	host    string // for errors: the URL may have a password
 	header  http.Header
 	gzip    bool
 	backoff time.Duration
@@ -53,9 +54,11 @@ func newCollector() (*collector, error) {
 	if c.url == "" {
 		c.url = strings.TrimRight(os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), "/") + "/v1/traces"
 	}
-	if u, err := url.Parse(c.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %q: must be an http or https URL", c.url)
+	u, err := url.Parse(c.url)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT: must be an http or https URL") // it may have a password
 	}
+	c.host = u.Host
 	if p := otlpVariable("PROTOCOL"); p != "" && p != "http/protobuf" {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: %q: must be http/protobuf", p)
 	}
@@ -82,7 +85,6 @@ func newCollector() (*collector, error) {
 		timeout = time.Duration(n) * time.Millisecond
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	var err error
 	if transport.TLSClientConfig, err = otlpTLS(); err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ func (c *collector) send(ctx context.Context, body []byte) (after time.Duration,
 	if res.StatusCode < 300 {
 		return 0, nil
 	}
-	err = fmt.Errorf("%s: %s: %q", c.url, res.Status, bytes.TrimSpace(said))
+	err = fmt.Errorf("%s: %s: %q", c.host, res.Status, bytes.TrimSpace(said))
 	switch res.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))

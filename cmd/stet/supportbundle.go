@@ -93,7 +93,7 @@ func countRecords(cmd *cobra.Command, s *storage) map[string]recordsCount {
 		for {
 			page, err := browser.Browse(cmd.Context(), q)
 			if err != nil {
-				break
+				return all // no number is better than a wrong one
 			}
 			for _, rec := range page.Records {
 				n.Count++

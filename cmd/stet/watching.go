@@ -17,6 +17,7 @@ const maxWatched = 1 << 20
 type watching struct {
 	files, text watched // that the configuration names, and the configuration itself
 	logs        []*logFile
+	edited      bool // the configuration differs from the one in use
 }
 
 // watched are files whose changes are noticed.

@@ -73,7 +73,7 @@ func (w *watermark) missing(ctx context.Context, st store.Store, is watermark) (
 		return "", err
 	}
 	rec, err := st.Read(ctx, id)
-	if err == nil && (rec.State != store.Completed || rec.Fence != w.Fence) {
+	if err == nil && rec.State != store.Completed { // with a tier, its fence can be that of either store
 		return "a record is missing", nil
 	}
 	return "", err
@@ -81,13 +81,15 @@ func (w *watermark) missing(ctx context.Context, st store.Store, is watermark) (
 
 // newWatermark stores a record.
 func newWatermark(ctx context.Context, st store.Store) (watermark, error) {
-	id := store.Digest("stet doctor", "watermark", stet.NewKey())
-	rec, err := st.Claim(ctx, store.ClaimRequest{ID: id, Scope: store.DigestScope("stet doctor", "watermark"), Fingerprint: stet.NewFingerprint([]byte("a")),
-		Owner: store.NewOwner(), Lease: time.Minute})
+	req := store.ClaimRequest{ID: store.Digest("stet doctor", "watermark", stet.NewKey()), Scope: store.DigestScope("stet doctor", "watermark"),
+		Fingerprint: stet.NewFingerprint([]byte("a")), Owner: store.NewOwner(), Lease: time.Minute}
+	keep := store.Retention{Result: markKept, Tombstone: markKept}
+	defer leaveNothing(ctx, st, req, store.Retention{})
+	rec, err := st.Claim(ctx, req)
 	if err == nil {
-		err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed}, store.Retention{Result: markKept, Tombstone: markKept})
+		err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed}, keep)
 	}
-	return watermark{At: rec.ClaimedAt, ID: id.String(), Fence: rec.Fence}, err
+	return watermark{At: rec.ClaimedAt, ID: req.ID.String(), Fence: rec.Fence}, err
 }
 
 // readWatermark returns nil if there is no file.

@@ -90,7 +90,7 @@ func (q Query) sort(records []Record) {
 
 // Check validates a query.
 func (q Query) Check() error {
-	if name := strings.TrimPrefix(q.Sort, "-"); name != "" && orders[name] == nil {
+	if name := strings.TrimPrefix(q.Sort, "-"); q.Sort != "" && orders[name] == nil {
 		return fmt.Errorf("sort: %.40q is none of %s, with or without a \"-\" before it", q.Sort, strings.Join(Sorts(), ", "))
 	}
 	if q.Limit < 0 || q.Limit > MaxLimit {
@@ -121,20 +121,23 @@ func matches(want, got string) bool { return want == "" || want == got }
 
 // identified reports whether a record has the reference and the key of the query. An encrypted
 // reference is read by the engine, if it has the key.
-func (l *Local) identified(ctx context.Context, q Query, rec store.Record) bool {
+func (l *Local) identified(ctx context.Context, q Query, rec store.Record) (bool, error) {
 	_, stored := store.CutScopeLabel(rec.Label.Ref)
 	if q.Names.Ref == "" && q.Key == "" || q.Names.Ref == stored && q.Key == "" {
-		return true
+		return true, nil
 	}
 	kept := store.UnpackKept(stored)
 	if strings.HasPrefix(stored, "sealed:") {
 		st, err := l.Engine.Lookup(ctx, rec.ID)
+		if errors.Is(err, store.ErrDamaged) {
+			return false, nil
+		}
 		if err != nil {
-			return false
+			return false, &Error{Condition: StoreFailed, Detail: "the store could not return an operation with an encrypted reference", Cause: err}
 		}
 		kept = store.Kept{Ref: st.Record.Label.Ref, Key: st.Op.Key}
 	}
-	return matches(q.Names.Ref, kept.Ref) && matches(q.Key, kept.Key)
+	return matches(q.Names.Ref, kept.Ref) && matches(q.Key, kept.Key), nil
 }
 
 // List implements API.
@@ -143,8 +146,16 @@ func (l *Local) List(ctx context.Context, q Query) (Page, error) {
 		return Page{}, refuse(Invalid, err.Error())
 	}
 	page, found := Page{Records: []Record{}}, map[string]store.Record{}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var unread error // the first record that could not be compared
 	add := func(rec store.Record) {
-		if r := NewRecord(rec); q.match(r) && l.identified(ctx, q, rec) {
+		r := NewRecord(rec)
+		if unread != nil || !q.match(r) {
+			return
+		}
+		ok, err := l.identified(ctx, q, rec)
+		if unread = err; ok {
 			page.Records, found[r.ID] = append(page.Records, r), rec
 		}
 	}
@@ -154,7 +165,7 @@ func (l *Local) List(ctx context.Context, q Query) (Page, error) {
 	} else {
 		page.Next, err = l.scan(ctx, q.stored(), MaxScan, add)
 	}
-	if err != nil {
+	if err = cmp.Or(err, unread); err != nil {
 		return Page{}, err
 	}
 	page.Total, page.Complete = len(page.Records), page.Next == ""

@@ -249,7 +249,7 @@ func (h *handler) summary(r *http.Request) (any, error) {
 	if ctx.Err() != nil {
 		err = nil // a partial count is still of use
 	}
-	if h.o.Activity != nil {
+	if h.o.Activity != nil && answer.AcceptedComplete {
 		h.o.Activity.count(func(p *point) { p.Waiting = &answer.Accepted })
 	}
 	return answer, err

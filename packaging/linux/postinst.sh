@@ -10,10 +10,13 @@ if ! getent passwd stet >/dev/null; then
 	useradd --system --gid stet --home-dir /var/lib/stet --no-create-home --shell /usr/sbin/nologin stet
 fi
 install -d -o stet -g stet -m 0750 /var/lib/stet
-# The configuration can have secrets.
-chown root:stet /etc/stet /etc/stet/stet.yaml
+# The configuration can have secrets. The operator may have removed it.
+chown root:stet /etc/stet
 chmod 0750 /etc/stet
-chmod 0640 /etc/stet/stet.yaml
+if [ -e /etc/stet/stet.yaml ]; then
+	chown root:stet /etc/stet/stet.yaml
+	chmod 0640 /etc/stet/stet.yaml
+fi
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 	systemctl try-restart stet.service

@@ -290,6 +290,11 @@ func TestOldProgramRunsBesideNewTables(t *testing.T) {
 			after := &fleet{t: t, program: newer, config: before.config, values: map[string]string{}}
 			stop := make(chan struct{})
 			var all sync.WaitGroup
+			end := sync.OnceFunc(func() {
+				close(stop)
+				all.Wait()
+			})
+			t.Cleanup(end)
 			start := func(f *fleet) { all.Go(func() { f.run(stop) }) }
 			start(before)
 			start(before)
@@ -302,8 +307,7 @@ func TestOldProgramRunsBesideNewTables(t *testing.T) {
 				others, _ := after.counts()
 				return lives >= old+4 && others >= 3 && shared(t, before, after) >= 20
 			})
-			close(stop)
-			all.Wait()
+			end()
 			rolledBack(t, kind, url, before, after)
 		})
 	}
