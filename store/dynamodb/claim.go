@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 	if err != nil && !errors.Is(err, store.ErrMismatch) {
 		return store.Record{}, err
 	}
-	if v.state == store.Running && v.owner == req.Owner {
+	if err == nil && v.state == store.Running && v.owner == req.Owner {
 		err = s.distrusted()
 	}
 	return v.seen(), err

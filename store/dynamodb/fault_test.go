@@ -357,3 +357,32 @@ func TestTableOfAnotherShapeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestRecordWithAnUnreadableFenceOrStateCanBeExpired(t *testing.T) {
+	s, _ := faultyStore(t)
+	for _, attr := range []string{attrFence, attrState} {
+		rec := mustClaim(t, s, request("damaged "+attr))
+		mustSettle(t, s, rec.Claim(), "secret")
+		e := &expression{}
+		update := "SET " + e.name(attr) + " = " + e.value("v", textOf("damaged"))
+		if _, err := s.db.UpdateItem(t.Context(), &dynamodb.UpdateItemInput{TableName: &s.table, Key: keyOf(rec.ID), UpdateExpression: &update,
+			ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := s.Browse(t.Context(), store.Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, shown := range page.Records {
+			if shown.ID != rec.ID {
+				continue
+			}
+			if err := s.Expire(t.Context(), shown.Claim()); shown.Damage == "" || err != nil {
+				t.Errorf("Expire of a record with an unreadable %s, shown with damage %q: %v", attr, shown.Damage, err)
+			}
+		}
+		if now, err := s.Read(t.Context(), rec.ID); err != nil || now.State != store.Failed || !now.Gone {
+			t.Errorf("an expired record with an unreadable %s: %v, %v; want a tombstone", attr, now.State, err)
+		}
+	}
+}

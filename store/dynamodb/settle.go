@@ -95,9 +95,11 @@ func (s *Store) bury(ctx context.Context, n *node, c store.Claim) error {
 	to := v.with(store.Failed, times{settled: v.now, expire: v.now, forget: v.now + span(buried)})
 	to.gone = true
 	e := &expression{}
-	condition := "attribute_exists(" + e.name(attrID) + ") AND NOT attribute_type(" + e.name(attrFence) + ", " + e.value("number", textOf("N")) + ")"
+	var condition string
 	if c.Fence != 0 {
 		condition = e.name(attrFence) + " = " + e.value("fence", numberOf(c.Fence))
+	} else {
+		condition = "attribute_exists(" + e.name(attrID) + ") AND NOT attribute_type(" + e.name(attrFence) + ", " + e.value("number", textOf("N")) + ")"
 	}
 	_, err = s.db.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: to.marshal(s.grace), ConditionExpression: &condition,
 		ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values}, once)
