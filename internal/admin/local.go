@@ -176,6 +176,8 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 		e.To = now.State.String() // where an operation returns to that a worker runs
 	case now.State == store.Running && c.Action == Cancel:
 		e.To = "cancelling" // its worker ends it
+	case now.State.Settled() && c.Action == Cancel:
+		e.To = now.State.String() // it can have completed before
 	}
 	return l.write(ctx, e, Done, "it was done, but that could not be written down")
 }
