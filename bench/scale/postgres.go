@@ -120,13 +120,14 @@ func dropIndexes(ctx context.Context, pool *pgxpool.Pool) (restore []string, err
 			drop, restore = append(drop, "DROP INDEX "+name), append(restore, index)
 			return nil
 		}
-		drop = append(drop, "ALTER TABLE stet.records DROP CONSTRAINT "+constraint)
+		drop = append(drop, "ALTER TABLE stet.records DROP CONSTRAINT "+constraint+" CASCADE") // and the reference of the histories
 		restore = append(restore, "ALTER TABLE stet.records ADD CONSTRAINT "+constraint+" "+definition+" WITH (fillfactor = 69)", "ALTER INDEX "+name+" RESET (fillfactor)")
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	restore = append(restore, "ALTER TABLE stet.records_history ADD FOREIGN KEY (id) REFERENCES stet.records (id) ON DELETE CASCADE")
 	return restore, onOne(ctx, pool, drop)
 }
 

@@ -85,14 +85,13 @@ func (m *migrate) newDown() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Undo the last step",
-		Long: `down undoes the last step. Undoing step 5 drops the histories of operations.
-Undoing step 4 loses nothing. Undoing step 3 drops the function that emits
-messages by SQL, and undoing step 2 the functions that begin and settle
-operations by SQL: services that call them stop working, and records and their
-messages stay. Undoing step 1 drops every record, accepted operation and unsent
-message: operations that have run already may run again. It is refused without
---force while there is accepted work. Stop all services that use the
-tables first. A rollback to the program before needs no down: docs/operate/upgrade.md.`,
+		Long: `down undoes the last step. Step 5 is the histories of operations, and step 4
+holds nothing. Step 3 is the function that emits messages by SQL, and step 2 the
+functions that begin and settle operations by SQL: services that call them stop
+working. Step 1 is every record, accepted operation and unsent message:
+operations that have run already may run again. It is refused without --force
+while there is accepted work. Stop all services that use the tables first. A
+rollback to the program before needs no down: docs/operate/upgrade.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {

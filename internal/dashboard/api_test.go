@@ -163,7 +163,7 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 	if _, err := f.store.Take(t.Context(), store.TakeRequest{ID: f.engine.ID("acme", "work"), Owner: store.NewOwner(), Lease: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	f.now = f.now.Add(2 * time.Minute)
+	f.now.add(2 * time.Minute)
 	e := decode[admin.Entry](t, f.change("work", "release", admin.Change{}))
 	if e.To != "accepted" || f.record("work").State != store.Accepted {
 		t.Errorf("got %+v, %v; want e.To == \"accepted\", f.record(\"work\").State == store.Accepted", e, f.record("work").State)
@@ -204,7 +204,7 @@ func TestRetriesGetTheResponseByHand(t *testing.T) {
 		if a := f.change("unknown", "resolve", admin.Change{As: "completed", Class: "payments", Response: response}); a.status != 200 {
 			t.Fatalf("%s: %d %s", name, a.status, a.body)
 		}
-		if rec := f.record("unknown"); rec.ExpiresAt.Sub(f.now) != 5*time.Hour || rec.ForgetAt.Sub(f.now) != 6*time.Hour {
+		if rec := f.record("unknown"); rec.ExpiresAt.Sub(f.now.get()) != 5*time.Hour || rec.ForgetAt.Sub(f.now.get()) != 6*time.Hour {
 			t.Errorf("%s: kept until %v and %v, and not as its class", name, rec.ExpiresAt, rec.ForgetAt)
 		}
 		want, err := stethttp.Outcome(201, http.Header{"Content-Type": {"text/plain"}}, []byte("charge 7"))

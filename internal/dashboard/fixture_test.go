@@ -33,9 +33,27 @@ type office struct {
 	handler http.Handler
 	engine  *stet.Engine
 	store   *memory.Store
-	now     time.Time // of the store
+	now     clock
 	audit   *book
 	log     *book
+}
+
+// clock is the clock of the store, which background work reads, too.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) get() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
 }
 
 // book is a log.
@@ -81,8 +99,8 @@ const secretResult = "the secret <result>"
 
 func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 	t.Helper()
-	f := &office{t: t, now: time.Now().Add(-time.Hour), audit: &book{}, log: &book{}}
-	f.store = memory.New(memory.Options{Clock: func() time.Time { return f.now }})
+	f := &office{t: t, now: clock{at: time.Now().Add(-time.Hour)}, audit: &book{}, log: &book{}}
+	f.store = memory.New(memory.Options{Clock: f.now.get})
 	eo.SweepEvery = -1
 	engine, err := stet.New(f.store, eo)
 	if err != nil {
@@ -107,7 +125,7 @@ func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 	f.claim("running", 24*time.Hour, false)
 	f.claim("dead", time.Minute, false)
 	f.claim("unknown", time.Minute, false)
-	f.now = f.now.Add(2 * time.Minute)
+	f.now.add(2 * time.Minute)
 	f.claim("unknown", time.Minute, false) // marks it unknown
 	if len(o.Tokens) == 0 && !o.Loopback {
 		o.Tokens = admins(token)

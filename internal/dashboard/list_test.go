@@ -27,7 +27,7 @@ func TestListSelectsAndOrdersByNames(t *testing.T) {
 		if err := run.MarkUnknown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		f.now = f.now.Add(time.Second)
+		f.now.add(time.Second)
 	}
 	for query, want := range map[string]string{
 		"class=payments": "order 1, order 2", "class=payments&sort=-claimed": "order 2, order 1", "class=payments&sort=ref": "order 1, order 2", "name=POST /mail": "order 0",
