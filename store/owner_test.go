@@ -20,7 +20,7 @@ func TestOwnerNamesItsProcess(t *testing.T) {
 			t.Errorf("the process of %q is %q, %d, %v; want %q", of, host, pid, ok, want)
 		}
 	}
-	if NewOwner() == NewOwner() {
+	if one, other := NewOwner(), NewOwner(); one == other {
 		t.Error("two owners are equal")
 	}
 }
