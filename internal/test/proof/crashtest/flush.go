@@ -27,7 +27,7 @@ func (s *Killer) FlushRedis(ctx context.Context, addr string, h *History, answer
 		}
 		h.Add(Event{Kind: Flushing})
 		if err := client.FlushAll(ctx).Err(); err != nil {
-			return fmt.Errorf("Redis was not flushed: %w", cmp.Or(context.Cause(ctx), err))
+			return fmt.Errorf("flush of Redis: %w", cmp.Or(context.Cause(ctx), err))
 		}
 		h.Add(Event{Kind: Flushed})
 		s.Count(func(t *Tally) { t.Flushes++ })
