@@ -9,8 +9,8 @@ import (
 
 var _ store.HistoryStore = (*Store)(nil)
 
-// The foreign key of an entry waits for a transaction that deletes its record, and for no other
-// write of it.
+// The foreign key of an entry locks its record FOR KEY SHARE until the commit. Other statements of the store lock
+// records FOR NO KEY UPDATE, so neither skips or waits for the other, but for a deletion.
 const sqlAddHistory = `
 WITH first AS (
 	DELETE FROM {history} WHERE id = $1::bytea AND $3::integer <= 1 AND fence < $2::bigint

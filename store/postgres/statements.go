@@ -70,7 +70,7 @@ func (c change) waiting() string {
 // not wait for that. Those skipped are dealt with one by one.
 func (c change) free(e string) string {
 	return `WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at, e.* FROM ` + e + ` JOIN {records} r ON r.id = e.id WHERE ` + c.where + ` FOR UPDATE OF r SKIP LOCKED
+	SELECT r.ctid AS at, e.* FROM ` + e + ` JOIN {records} r ON r.id = e.id WHERE ` + c.where + ` FOR NO KEY UPDATE OF r SKIP LOCKED
 ) UPDATE {records} r SET ` + c.set + ` FROM l e WHERE r.ctid = e.at RETURNING ` + c.returning
 }
 
@@ -229,7 +229,7 @@ RETURNING {notify}, ` + selected(columns)
 const sqlWatch = `
 WITH l AS MATERIALIZED (
 	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = {running} AND NOT r.watched
-	FOR UPDATE SKIP LOCKED
+	FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 
@@ -245,7 +245,7 @@ WITH d AS MATERIALIZED (
 		coalesce(r.forget_at <= statement_timestamp(), false) AS forgotten
 	FROM {records} r WHERE r.due_at <= statement_timestamp() AND ` + readable + `
 		AND (r.state IN ({completed}, {failed}) OR r.state = {running} AND r.lease_until <= statement_timestamp() OR r.state <> {running} AND r.forget_at <= statement_timestamp())
-	ORDER BY r.due_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+	ORDER BY r.due_at LIMIT $1::bigint FOR NO KEY UPDATE SKIP LOCKED
 ), marked AS (
 	UPDATE {records} r SET ` + dead + `
 	FROM d WHERE r.ctid = d.at AND d.dead RETURNING r.state, {notify}

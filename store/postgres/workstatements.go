@@ -57,7 +57,7 @@ var sqlDueRelay = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.relay_due AS since, octet_length(r.work) AS size
 	FROM {records} r WHERE r.relay_due <= statement_timestamp()
-	ORDER BY r.relay_due LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+	ORDER BY r.relay_due LIMIT $1::bigint FOR NO KEY UPDATE SKIP LOCKED
 ), ` + handedOut + `
 SELECT ` + handOut + ` FROM u r ORDER BY r.since`
 
@@ -97,7 +97,7 @@ const divided = `waiting AS MATERIALIZED (
 	SELECT w.* FROM shares s, LATERAL (
 		SELECT r.ctid AS at, r.run_due AS since, octet_length(r.work) AS size
 		FROM {records} r WHERE r.name = s.name AND r.run_due <= statement_timestamp()
-		ORDER BY r.run_due LIMIT s.share FOR UPDATE SKIP LOCKED
+		ORDER BY r.run_due LIMIT s.share FOR NO KEY UPDATE SKIP LOCKED
 	) w
 ), ` + handedOut
 
