@@ -2,6 +2,8 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +17,14 @@ func (s *Store) AddHistory(ctx context.Context, id store.ID, e store.HistoryEntr
 	if s.batches.isClosed() {
 		return errClosed
 	}
+	var exists int // read by itself: INSERT … SELECT would lock the record
+	err := s.own.QueryRowContext(ctx, s.t.fill("SELECT 1 FROM {records} WHERE id = ?"), id[:]).Scan(&exists)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return explain("add to a history", err)
+	}
 	text, args := "", []any{}
 	add := func(statement string, values ...any) { text, args = text+s.t.fill(statement), append(args, values...) }
 	if e.Attempt <= 1 {
@@ -22,9 +32,9 @@ func (s *Store) AddHistory(ctx context.Context, id store.ID, e store.HistoryEntr
 	}
 	add(`DELETE h FROM {history} AS h JOIN (SELECT seq, row_number() OVER (ORDER BY seq) AS n, count(*) OVER () AS total FROM {history} WHERE id = ?) AS o
 		ON o.seq = h.seq AND o.n = ? AND o.total >= ?; `, id[:], store.HistoryStart+1, store.MaxHistory)
-	add(`INSERT INTO {history} (id, fence, attempt, at, data) SELECT id, ?, ?, `+nowColumn+` + ?, ? FROM {records} WHERE id = ?`,
-		e.Fence, e.Attempt, s.ahead.Load(), e.Data, id[:])
-	_, err := s.own.ExecContext(ctx, text, args...)
+	add(`INSERT INTO {history} (id, fence, attempt, at, data) VALUES (?, ?, ?, `+nowColumn+` + ?, ?)`,
+		id[:], e.Fence, e.Attempt, s.ahead.Load(), e.Data)
+	_, err = s.own.ExecContext(ctx, text, args...)
 	return explain("add to a history", err)
 }
 
